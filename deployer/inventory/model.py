@@ -1,0 +1,112 @@
+"""What an inventory file may say. One TOML file is one host; unknown keys are refused, so that a typing error is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+OptionValue = str | int | float | bool | list[str] | dict[str, object]
+
+
+class Section(BaseModel):
+    """Common ground of all sections: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Ssh(Section):
+    """How the host is reached. What is left out comes from the user's OpenSSH config (`ssh -G`)."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    jump: str | None = Field(default=None, description="ProxyJump: one or more [user@]host[:port], comma-separated")
+    identity_file: Path | None = None
+    config_file: Path | None = Field(default=None, description="an OpenSSH config file in place of ~/.ssh/config")
+    known_hosts_file: Path | None = Field(default=None, description="in place of ~/.ssh/known_hosts")
+    connect_timeout: float = Field(default=15.0, gt=0, description="seconds")
+
+
+class Checks(Section):
+    """What the host must have before anything is written to it."""
+
+    gpus: int = Field(default=0, ge=0, description="number of GPUs; 0 means a CPU host")
+    gpu_model: str | None = None
+    gpu_memory_gib: float | None = Field(default=None, description="per GPU")
+    min_driver: str | None = Field(default=None, description="NVIDIA driver version, e.g. 580")
+    min_free_gib: float = Field(default=5.0, description="on the file system of `root`")
+
+
+class Drafter(Section):
+    """The checkpoint the user has: one bare .safetensors file."""
+
+    file: Path
+    profile: str = Field(description="a named profile: the part of config.json that no header says")
+
+
+class Target(Section):
+    """The model that verifies. `path` is a folder on the host; `push` a folder on the laptop to copy there."""
+
+    path: str
+    push: Path | None = None
+
+
+class Install(Section):
+    """The engine: which build, and where its wheels come from."""
+
+    build: Literal["cpu", "cuda"]
+    source: Literal["index", "wheelhouse"] = "index"
+    wheelhouse: Path | None = Field(default=None, description="folder of wheels on the laptop")
+    local_packages: tuple[Path, ...] = Field(default=(), description="source folders built into wheels on the laptop")
+    python: str = "python3"
+    keep: Annotated[int, Field(ge=1)] = 3
+
+
+class Tree(Section):
+    """What goes to ddtree_ext. `budget` is the number of tree nodes without the root, at most 63."""
+
+    budget: int = Field(default=31, ge=1, le=63)
+    options: dict[str, OptionValue] = Field(default_factory=dict)
+
+
+class Serve(Section):
+    """The service. `options` are vLLM's own, passed through by their names."""
+
+    port: int = Field(default=8000, ge=1, le=65535)
+    served_model_name: str
+    options: dict[str, OptionValue] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
+    gate_timeout: float = Field(default=1200.0, gt=0, description="seconds until the service must have proved itself")
+    min_acceptance_length: float = Field(default=1.5, ge=1.0)
+    prompt: str = "The capital of France is"
+    expect: str | None = Field(default=None, description="text that the completion of `prompt` must contain, at temperature 0")
+
+
+class Bench(Section):
+    """What `bench` runs on the host: its arms, its prompts."""
+
+    prompts: Path | None = Field(default=None, description='JSONL with {"prompt": ...} lines, on the laptop')
+    num_prompts: int = Field(default=16, ge=1)
+    output_tokens: int = Field(default=64, ge=1)
+    concurrency: int = Field(default=1, ge=1)
+    chain_tokens: int | None = Field(default=None, description="K of the DFlash chain arm; the drafter's width if left out")
+
+
+class Inventory(Section):
+    """One host."""
+
+    name: str
+    description: str = ""
+    root: str = Field(default="/opt/ddtree", description="absolute folder on the host for releases, models and state")
+    service: str = "ddtree-vllm"
+    user: str = Field(default="ddtree", description="the account the service runs as; created if absent")
+    ssh: Ssh
+    checks: Checks = Checks()
+    drafter: Drafter
+    target: Target
+    install: Install
+    tree: Tree = Tree()
+    serve: Serve
+    bench: Bench = Bench()

@@ -1,0 +1,61 @@
+"""The four things a step may ask of a host: run, put, get, forward. Everything else is built on these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished remote command. `stdout` and `stderr` are text, undecodable bytes replaced."""
+
+    command: str
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0
+
+
+class Transport(Protocol):
+    """One host. Transport faults raise TransferError; a command that ran and failed is a Result (or, with check, a DeployError)."""
+
+    @property
+    def name(self) -> str:
+        """The host as the operator calls it."""
+        ...
+
+    def run(
+        self, command: str, *, sudo: bool = False, check: bool = True, timeout: float = 60.0, stdin: bytes | None = None
+    ) -> Result:
+        """Runs `command` by the remote login shell's /bin/sh -c; `timeout` in seconds without a result.
+
+        `sudo` means `sudo -n` (nothing when already root). Secrets go through `stdin`, never through `command`.
+        """
+        ...
+
+    def stream(self, command: str, *, sudo: bool = False, timeout: float = 3600.0) -> Iterator[str]:
+        """Runs `command` and yields its output line by line (stdout and stderr merged); raises on a non-zero exit."""
+        ...
+
+    def put(self, local: Path, remote: str, *, mode: int = 0o644, sudo: bool = False) -> None:
+        """Writes one small file: to a temporary name beside `remote`, fsync, rename. Large files go through deployer.push."""
+        ...
+
+    def get(self, remote: str, local: Path, *, sudo: bool = False) -> None:
+        """Reads one file into `local` (temporary name, then rename)."""
+        ...
+
+    def forward(self, remote_host: str, remote_port: int, local_port: int = 0) -> AbstractContextManager[int]:
+        """Opens 127.0.0.1:<local_port> to remote_host:remote_port as seen from the host; yields the local port."""
+        ...
+
+    def close(self) -> None:
+        """Ends the connection; idempotent."""
+        ...
