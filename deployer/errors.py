@@ -33,8 +33,9 @@ class DeployError(Exception):
         self.what, self.where, self.remedy = what, where, remedy
 
     def __str__(self) -> str:
-        parts = [self.what, f"  where: {self.where}" if self.where else "", f"  do: {self.remedy}" if self.remedy else ""]
-        return "\n".join(part for part in parts if part)
+        where = f"\n  where: {self.where}" if self.where else ""
+        remedy = f"\n  do: {self.remedy}" if self.remedy else ""
+        return self.what + where + remedy
 
 
 class UsageError(DeployError):

@@ -1,11 +1,16 @@
-"""What an inventory file may say. One TOML file is one host; unknown keys are refused, so that a typing error is an error."""
+"""What an inventory file may say. One TOML file is one host; unknown keys are refused, so that a typing error is an
+error.
+
+Paths on the laptop may be relative: to the folder of the inventory file. Paths on the host are absolute.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from deployer.inventory.paths import HostPath, Identifier, LaptopPath, ProfileReference, SshWord
 
 OptionValue = str | int | float | bool | list[str] | dict[str, object]
 
@@ -19,13 +24,13 @@ class Section(BaseModel):
 class Ssh(Section):
     """How the host is reached. What is left out comes from the user's OpenSSH config (`ssh -G`)."""
 
-    host: str
-    user: str | None = None
-    port: int | None = None
-    jump: str | None = Field(default=None, description="ProxyJump: one or more [user@]host[:port], comma-separated")
-    identity_file: Path | None = None
-    config_file: Path | None = Field(default=None, description="an OpenSSH config file in place of ~/.ssh/config")
-    known_hosts_file: Path | None = Field(default=None, description="in place of ~/.ssh/known_hosts")
+    host: SshWord
+    user: SshWord | None = None
+    port: int | None = Field(default=None, ge=1, le=65535)
+    jump: SshWord | None = Field(default=None, description="ProxyJump: one or more [user@]host[:port], comma-separated")
+    identity_file: LaptopPath | None = None
+    config_file: LaptopPath | None = Field(default=None, description="an OpenSSH config file in place of ~/.ssh/config")
+    known_hosts_file: LaptopPath | None = Field(default=None, description="in place of ~/.ssh/known_hosts")
     connect_timeout: float = Field(default=15.0, gt=0, description="seconds")
 
 
@@ -42,15 +47,17 @@ class Checks(Section):
 class Drafter(Section):
     """The checkpoint the user has: one bare .safetensors file."""
 
-    file: Path
-    profile: str = Field(description="a named profile: the part of config.json that no header says")
+    file: LaptopPath
+    profile: ProfileReference = Field(
+        description="the part of config.json that no header says: a bundled profile's name, or a TOML file's path"
+    )
 
 
 class Target(Section):
     """The model that verifies. `path` is a folder on the host; `push` a folder on the laptop to copy there."""
 
-    path: str
-    push: Path | None = None
+    path: HostPath
+    push: LaptopPath | None = None
 
 
 class Install(Section):
@@ -58,8 +65,10 @@ class Install(Section):
 
     build: Literal["cpu", "cuda"]
     source: Literal["index", "wheelhouse"] = "index"
-    wheelhouse: Path | None = Field(default=None, description="folder of wheels on the laptop")
-    local_packages: tuple[Path, ...] = Field(default=(), description="source folders built into wheels on the laptop")
+    wheelhouse: LaptopPath | None = Field(default=None, description="folder of wheels on the laptop")
+    local_packages: tuple[LaptopPath, ...] = Field(
+        default=(), description="source folders built into wheels on the laptop"
+    )
     python: str = "python3"
     keep: Annotated[int, Field(ge=1)] = 3
 
@@ -81,27 +90,33 @@ class Serve(Section):
     gate_timeout: float = Field(default=1200.0, gt=0, description="seconds until the service must have proved itself")
     min_acceptance_length: float = Field(default=1.5, ge=1.0)
     prompt: str = "The capital of France is"
-    expect: str | None = Field(default=None, description="text that the completion of `prompt` must contain, at temperature 0")
+    expect: str | None = Field(
+        default=None, description="text that the completion of `prompt` must contain, at temperature 0"
+    )
 
 
 class Bench(Section):
     """What `bench` runs on the host: its arms, its prompts."""
 
-    prompts: Path | None = Field(default=None, description='JSONL with {"prompt": ...} lines, on the laptop')
+    prompts: LaptopPath | None = Field(default=None, description='JSONL with {"prompt": ...} lines, on the laptop')
     num_prompts: int = Field(default=16, ge=1)
     output_tokens: int = Field(default=64, ge=1)
     concurrency: int = Field(default=1, ge=1)
-    chain_tokens: int | None = Field(default=None, description="K of the DFlash chain arm; the drafter's width if left out")
+    chain_tokens: int | None = Field(
+        default=None, description="K of the DFlash chain arm; the drafter's width if left out"
+    )
 
 
 class Inventory(Section):
     """One host."""
 
-    name: str
+    name: SshWord
     description: str = ""
-    root: str = Field(default="/opt/ddtree", description="absolute folder on the host for releases, models and state")
-    service: str = "ddtree-vllm"
-    user: str = Field(default="ddtree", description="the account the service runs as; created if absent")
+    root: HostPath = Field(
+        default="/opt/ddtree", description="absolute folder on the host for releases, models and state"
+    )
+    service: Identifier = "ddtree-vllm"
+    user: Identifier = Field(default="ddtree", description="the account the service runs as; created if absent")
     ssh: Ssh
     checks: Checks = Checks()
     drafter: Drafter

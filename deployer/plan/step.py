@@ -1,6 +1,7 @@
 """Plans: what would be done and why, decided before anything is done.
 
-Facts and inventory go in, a Plan comes out; building one has no effect. A step without an action is already satisfied, and
+Facts and inventory go in, a Plan comes out; building one has no effect. A step without an action is already
+satisfied, and
 its reason says why: applying the same plan twice does nothing the second time.
 """
 
@@ -15,7 +16,8 @@ from typing import Protocol
 class Step:
     """One thing to do on one host, or a statement that there is nothing to do.
 
-    `verb` is the room it belongs to (push, install, serve ...), `title` what the operator reads, `reason` why it is needed or not.
+    `verb` is the room it belongs to (push, install, serve ...), `title` what the operator reads, `reason` why it is
+    needed or not.
     `action` is None when nothing is to be done; else it is called with a sink for progress lines.
     """
 

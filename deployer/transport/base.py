@@ -24,7 +24,9 @@ class Result:
 
 
 class Transport(Protocol):
-    """One host. Transport faults raise TransferError; a command that ran and failed is a Result (or, with check, a DeployError)."""
+    """One host. Transport faults raise TransferError;
+    a command that ran and failed is a Result (or, with check, a DeployError).
+    """
 
     @property
     def name(self) -> str:
@@ -45,7 +47,10 @@ class Transport(Protocol):
         ...
 
     def put(self, local: Path, remote: str, *, mode: int = 0o644, sudo: bool = False) -> None:
-        """Writes one small file: to a temporary name beside `remote`, fsync, rename. Large files go through deployer.push."""
+        """Writes one small file: to a temporary name beside `remote`, fsync, rename.
+
+        Large files go through deployer.push.
+        """
         ...
 
     def get(self, remote: str, local: Path, *, sudo: bool = False) -> None:

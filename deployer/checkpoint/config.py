@@ -1,0 +1,40 @@
+"""The drafter's config.json: vLLM needs one, the bare checkpoint has none."""
+
+from __future__ import annotations
+
+import json
+
+from deployer.checkpoint import profiles, shapes
+from deployer.checkpoint.header import Header
+from deployer.checkpoint.profiles import Profile
+from deployer.checkpoint.validate import validated
+from deployer.inventory.model import Inventory
+
+DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+
+def config_from(header: Header, profile: Profile) -> dict[str, object]:
+    """config.json as a dict: dimensions and dtype from the header, everything else from the profile."""
+    measured = shapes.measure(header)
+    dtype = next(iter(header.tensors.values())).dtype
+    from_header: dict[str, object] = {
+        "hidden_size": measured.hidden,
+        "intermediate_size": measured.ffn,
+        "num_hidden_layers": measured.layers,
+        "num_attention_heads": measured.heads,
+        "num_key_value_heads": measured.kv_heads,
+        "head_dim": measured.head_dim,
+        "torch_dtype": DTYPES.get(dtype, dtype.lower()),
+    }
+    return profile.config.model_dump() | from_header
+
+
+def config_for(inventory: Inventory) -> dict[str, object]:
+    """The config.json of the inventory's drafter; validates the checkpoint on the way (see `validated`)."""
+    profile = profiles.load(inventory.drafter.profile)
+    return config_from(validated(inventory.drafter.file, profile), profile)
+
+
+def as_json(config: dict[str, object]) -> bytes:
+    """The file's bytes; the same config always gives the same bytes."""
+    return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()

@@ -1,0 +1,151 @@
+"""A safetensors file's header, read by hand: an 8-byte little-endian length, then JSON of names, dtypes, shapes and
+offsets.
+
+Format: https://huggingface.co/docs/safetensors (section "Format"). The laptop needs no torch for this.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deployer.errors import PreflightError
+
+MAX_HEADER = 100_000_000  # bytes; the reference implementation's own bound
+SAMPLE = 4096  # bytes looked at per tensor when searching for zero-filled regions
+WIDTHS = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2}
+WIDTHS |= {"F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1}
+# What people mistake for a checkpoint, by its first bytes.
+IMPOSTORS = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "fetch it: git lfs pull"),
+    (b"<", "an HTML or XML page, probably a login or error page", "download it again, logged in"),
+    (b"{", "JSON text, probably an index or an error message", "give the .safetensors file itself"),
+    (b"GGUF", "a GGUF file", "give the original .safetensors file"),
+    (b"PK\x03\x04", "a zip or PyTorch .bin file", "give the original .safetensors file"),
+    (b"\x80\x02", "a pickle", "give the original .safetensors file"),
+)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor: safetensors dtype name, shape, and [begin, end) in bytes after the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """Everything a safetensors file says about itself.
+
+    `data_start` is where the tensors' bytes begin, `size` the file's length.
+    """
+
+    path: Path
+    size: int
+    data_start: int
+    tensors: dict[str, Tensor]
+
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+
+
+def read(path: Path) -> Header:
+    """Reads and checks the header: lengths, offsets without gaps, file length.
+
+    Raises PreflightError naming the defect.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(64)
+            _refuse_impostor(path, start)
+            length = _header_length(path, start, size)
+            file.seek(8)
+            text = file.read(length)
+    except OSError as error:
+        raise _defect(path, f"cannot be read: {error.strerror}", "check the path and its permissions") from error
+    tensors = _parse(path, text)
+    _check_offsets(path, tensors, size - 8 - length)
+    return Header(path=path, size=size, data_start=8 + length, tensors=tensors)
+
+
+def zero_filled(header: Header) -> tuple[str, ...]:
+    """Names of tensors whose last bytes are all zero: what a crashed copy or a preallocating downloader leaves.
+
+    Looks at the last 4 KiB of each tensor only; the SHA-256 on both ends guards the rest of the way.
+    """
+    found = []
+    with header.path.open("rb") as file:
+        for name, tensor in header.tensors.items():
+            count = min(SAMPLE, tensor.end - tensor.begin)
+            file.seek(header.data_start + tensor.end - count)
+            if count and not any(file.read(count)):
+                found.append(name)
+    return tuple(found)
+
+
+def _defect(path: Path, what: str, remedy: str) -> PreflightError:
+    return PreflightError(f"checkpoint {path.name} {what}", where=str(path), remedy=remedy)
+
+
+def _refuse_impostor(path: Path, start: bytes) -> None:
+    if not start:
+        raise _defect(path, "is empty", "copy or download it again")
+    if not any(start):
+        raise _defect(path, "starts with zeros: it was preallocated, not written", "copy or download it again")
+    for magic, what, remedy in IMPOSTORS:
+        if start.startswith(magic):
+            raise _defect(path, f"is {what}", remedy)
+
+
+def _header_length(path: Path, start: bytes, size: int) -> int:
+    if len(start) < 8:
+        raise _defect(path, f"is {size} bytes long, too short for any checkpoint", "copy or download it again")
+    length = int.from_bytes(start[:8], "little")
+    if not 2 <= length <= MAX_HEADER or start[8:9] != b"{":
+        raise _defect(
+            path, "is not a safetensors file: no header length and JSON at its start", "give a .safetensors file"
+        )
+    if 8 + length > size:
+        raise _defect(path, f"is truncated inside its header ({size} of at least {8 + length} bytes)", "copy it again")
+    return length
+
+
+def _parse(path: Path, text: bytes) -> dict[str, Tensor]:
+    try:
+        entries: dict[str, Any] = json.loads(text)
+        entries.pop("__metadata__", None)
+        return {name: _tensor(entry) for name, entry in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _defect(path, f"has a damaged header: {error}", "copy or download it again") from error
+
+
+def _tensor(entry: dict[str, Any]) -> Tensor:
+    begin, end = (int(offset) for offset in entry["data_offsets"])
+    tensor = Tensor(dtype=str(entry["dtype"]), shape=tuple(int(n) for n in entry["shape"]), begin=begin, end=end)
+    expected = math.prod(tensor.shape) * WIDTHS.get(tensor.dtype, 0)
+    if tensor.dtype in WIDTHS and end - begin != expected:
+        raise ValueError(f"a {tensor.dtype} tensor of shape {list(tensor.shape)} holds {end - begin} bytes")
+    return tensor
+
+
+def _check_offsets(path: Path, tensors: dict[str, Tensor], data_length: int) -> None:
+    if not tensors:
+        raise _defect(path, "holds no tensors", "give the drafter's weights")
+    position = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].begin):
+        if tensor.begin != position:
+            raise _defect(path, f"has a gap or an overlap before tensor {name}", "copy or download it again")
+        position = tensor.end
+    if data_length < position:
+        missing = position - data_length
+        raise _defect(path, f"is truncated: {missing} of {position} bytes of tensors are missing", "copy it again")
+    if data_length > position:
+        raise _defect(path, f"has {data_length - position} bytes after its last tensor", "copy or download it again")

@@ -1,0 +1,92 @@
+"""Finds and reads inventory files; every mistake in one is named with its file, its key and what was probably meant."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from deployer.errors import UsageError
+from deployer.inventory.model import Inventory
+
+BUNDLED = Path(__file__).parents[2] / "inventory"
+FOLDER_VARIABLE = "DDTREE_INVENTORY"
+
+
+def folders() -> tuple[Path, ...]:
+    """Where NAME.toml is looked for, first match wins: ./inventory, $DDTREE_INVENTORY, the one beside the package."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    candidates = [Path.cwd() / "inventory", *([Path(named).expanduser()] if named else []), BUNDLED]
+    return tuple(dict.fromkeys(folder.resolve() for folder in candidates if folder.is_dir()))
+
+
+def names() -> dict[str, Path]:
+    """Every inventory that a bare name reaches, with its file."""
+    found: dict[str, Path] = {}
+    for folder in folders():
+        for path in sorted(folder.glob("*.toml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def find(name_or_path: str) -> Path:
+    """The file that `name_or_path` means. Raises UsageError with the nearest names when there is none."""
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        path = Path(name_or_path).expanduser()
+        if path.is_file():
+            return path.resolve()
+        raise UsageError(
+            "no such inventory file", where=str(path), remedy="give an existing .toml file or a host's name"
+        )
+    known = names()
+    if name_or_path in known:
+        return known[name_or_path]
+    near = get_close_matches(name_or_path, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known hosts: {', '.join(known) or 'none'}"
+    looked = ", ".join(str(folder) for folder in folders()) or "no inventory folder exists"
+    raise UsageError(f"no inventory is named {name_or_path!r}", where=looked, remedy=hint)
+
+
+def load(name_or_path: str) -> Inventory:
+    """The inventory of a host, by name or by its file's path, with every laptop path made absolute."""
+    path = find(name_or_path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"not valid TOML: {error}", where=str(path), remedy="mend the file at that line") from error
+    try:
+        return Inventory.model_validate(data, context={"folder": path.parent})
+    except ValidationError as error:
+        raise _explained(error, path) from error
+
+
+def _explained(error: ValidationError, path: Path) -> UsageError:
+    problems = [_problem(detail["loc"], detail["type"], detail["msg"]) for detail in error.errors()]
+    first = problems[0][0] if len(problems) == 1 else "; ".join(what for what, _ in problems)
+    remedies = dict.fromkeys(remedy for _, remedy in problems)
+    return UsageError(first, where=str(path), remedy="; ".join(remedies))
+
+
+def _problem(location: tuple[int | str, ...], kind: str, message: str) -> tuple[str, str]:
+    """What is wrong with one key, and what to do about it."""
+    key = ".".join(str(part) for part in location)
+    if kind == "extra_forbidden":
+        known = list(_section_of(location[:-1]).model_fields)
+        near = get_close_matches(str(location[-1]), known, n=1)
+        return f"unknown key {key}", f"did you mean {near[0]}?" if near else f"known keys there: {', '.join(known)}"
+    if kind == "missing":
+        return f"key {key} is missing", f"add {key}"
+    return f"{key}: {message}", f"correct {key}"
+
+
+def _section_of(location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model class that a location in the file belongs to."""
+    section: type[BaseModel] = Inventory
+    for part in location:
+        annotation: Any = section.model_fields[str(part)].annotation
+        section = annotation
+    return section

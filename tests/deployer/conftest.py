@@ -1,0 +1,37 @@
+"""Shared material: small drafter checkpoints written by hand, and the profile that fits them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from deployer.checkpoint import profiles, shapes
+from deployer.checkpoint.profiles import Profile
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def write_checkpoint(path: Path, tensors: dict[str, tuple[int, ...]], *, dtype: str = "BF16") -> Path:
+    """Writes a safetensors file whose tensors' bytes are all 0x3f (about 0.75 in BF16)."""
+    header, offset = {}, 0
+    for name, shape in tensors.items():
+        end = offset + math.prod(shape) * 2
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"\x3f" * offset)
+    return path
+
+
+@pytest.fixture
+def profile() -> Profile:
+    return profiles.load(str(REPOSITORY / "inventory/profiles/tiny-hybrid.toml"))
+
+
+@pytest.fixture
+def drafter(tmp_path: Path, profile: Profile) -> Path:
+    """A checkpoint that fits the tiny profile."""
+    return write_checkpoint(tmp_path / "drafter.safetensors", shapes.tensors(profile.shapes))
