@@ -1,0 +1,267 @@
+"""Commits the accepted path of every tree to the states and convolution windows of all layers, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from ddtree_ext.kernels.gdn_scan import add_outer
+from ddtree_ext.kernels.gdn_stash import GdnStash
+
+_TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+
+
+@dataclass(frozen=True)
+class GdnLayer:
+    """One layer's caches and stash.
+
+    ssm_state [slots, HV, V, K] float32 and conv_state [slots, dim, >= width - 1], both with any strides; `group` is the
+    row of `state_indices` that names this layer's slots (layers of different cache groups have their own block tables).
+    """
+
+    ssm_state: torch.Tensor
+    conv_state: torch.Tensor
+    stash: GdnStash
+    group: int = 0
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What has to be the same in all layers of one launch: shapes without the slots, strides, dtypes."""
+        tensors = (self.ssm_state, self.conv_state, self.stash.x, self.stash.k, self.stash.u, self.stash.g)
+        return tuple((t.shape[1:], t.stride(), t.dtype, t.device) for t in tensors)
+
+
+@dataclass(frozen=True)
+class CommitTable:
+    """Addresses of all layers' tensors, for the kernel. It holds the layers too: so the addresses stay valid."""
+
+    layers: tuple[GdnLayer, ...]
+    pointers: torch.Tensor  # [L, 6] int64: ssm_state, conv_state, stash x, k, u, g
+    groups: torch.Tensor  # [L] int32
+    width: int
+
+    @staticmethod
+    def of(layers: Sequence[GdnLayer], width: int) -> CommitTable:
+        """Table of `layers` (at least one) with convolutions of `width` taps."""
+        first = layers[0]
+        for number, layer in enumerate(layers):
+            if layer.form != first.form:
+                raise ValueError(f"GDN layer {number} is not of layer 0's form: {layer.form}, expected {first.form}")
+        if first.ssm_state.dtype != torch.float32:
+            raise ValueError(
+                f"the recurrent state is {first.ssm_state.dtype}, float32 is needed: set --mamba-ssm-cache-dtype float32"
+            )
+        stash = first.stash
+        if not all(t.is_contiguous() for t in (stash.x, stash.k, stash.u, stash.g)):
+            raise ValueError("the stash of a GDN layer must be contiguous")
+        tensors = [(la.ssm_state, la.conv_state, la.stash.x, la.stash.k, la.stash.u, la.stash.g) for la in layers]
+        device = first.ssm_state.device
+        return CommitTable(
+            layers=tuple(layers),
+            pointers=torch.tensor([[t.data_ptr() for t in row] for row in tensors], dtype=torch.int64, device=device),
+            groups=torch.tensor([layer.group for layer in layers], dtype=torch.int32, device=device),
+            width=width,
+        )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def replay_state(
+    pointers: Any,
+    block: Any,
+    slot: Any,
+    request: Any,
+    path: Any,
+    consumed: Any,
+    state_slot: Any,
+    state_head: Any,
+    state_v: Any,
+    state_k: Any,
+    N: tl.constexpr,
+    HK: tl.constexpr,
+    HV: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BH: tl.constexpr,
+    BV: tl.constexpr,
+    BK: tl.constexpr,
+) -> None:
+    """`S = e^g S + u k^T` along the path, for BH V-heads x BV rows of the state."""
+    f32_ptr = tl.pointer_type(tl.float32)
+    state_ptr = tl.load(pointers).to(f32_ptr)
+    stash_k = tl.load(pointers + 3).to(f32_ptr)
+    stash_u = tl.load(pointers + 4).to(f32_ptr)
+    stash_g = tl.load(pointers + 5).to(f32_ptr)
+    v_blocks: tl.constexpr = (V + BV - 1) // BV
+    head = (block // v_blocks) * BH + tl.arange(0, BH)
+    in_v = (block % v_blocks) * BV + tl.arange(0, BV)
+    in_k = tl.arange(0, BK)
+    head_mask = head < HV
+    k_mask = head_mask[:, None] & (in_k < K)[None, :]
+    v_mask = head_mask[:, None] & (in_v < V)[None, :]
+    mask = v_mask[:, :, None] & (in_k < K)[None, None, :]
+    k_at = (head // (HV // HK))[:, None] * K + in_k[None, :]
+    v_at = head[:, None] * V + in_v[None, :]
+    at = slot * state_slot + head[:, None, None] * state_head + in_v[None, :, None] * state_v
+    state_at = state_ptr + at + in_k[None, None, :] * state_k
+    state = tl.load(state_at, mask=mask, other=0.0)
+    for i in tl.range(0, consumed):
+        kept = request * N + tl.load(path + i)
+        k = tl.load(stash_k + kept * (HK * K) + k_at, mask=k_mask, other=0.0)
+        u = tl.load(stash_u + kept * (HV * V) + v_at, mask=v_mask, other=0.0)
+        decay = tl.exp(tl.load(stash_g + kept * HV + head, mask=head_mask, other=0.0))
+        state = add_outer(state * decay[:, None, None], u, k)
+    tl.store(state_at, state, mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def shift_window(
+    pointers: Any,
+    block: Any,
+    slot: Any,
+    request: Any,
+    path: Any,
+    consumed: Any,
+    window_slot: Any,
+    window_dim: Any,
+    window_col: Any,
+    dim: Any,
+    N: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WINDOW_DTYPE: tl.constexpr,
+    STASH_DTYPE: tl.constexpr,
+    BC: tl.constexpr,
+    BD: tl.constexpr,
+) -> None:
+    """The last WIDTH - 1 of (old window ++ inputs along the path), for BD features."""
+    window_ptr = tl.load(pointers + 1).to(tl.pointer_type(WINDOW_DTYPE))
+    stash_x = tl.load(pointers + 2).to(tl.pointer_type(STASH_DTYPE))
+    feature = block * BD + tl.arange(0, BD)
+    column = tl.arange(0, BC)
+    window_at = window_ptr + slot * window_slot + (feature * window_dim)[None, :]
+    mask = (column < WIDTH - 1)[:, None] & (feature < dim)[None, :]
+    source = consumed + column  # in the old window, and behind it in the path
+    old = tl.load(window_at + source[:, None] * window_col, mask=mask & (source < WIDTH - 1)[:, None], other=0.0)
+    accepted = (column < WIDTH - 1) & (source >= WIDTH - 1)
+    node = tl.load(path + source - (WIDTH - 1), mask=accepted, other=0)
+    drafted_at = stash_x + (request * N + node)[:, None] * dim + feature[None, :]
+    drafted = tl.load(drafted_at, mask=mask & accepted[:, None], other=0.0)
+    value = tl.where(accepted[:, None], drafted.to(WINDOW_DTYPE), old)
+    tl.debug_barrier()  # all columns are read before the first is overwritten
+    tl.store(window_at + column[:, None] * window_col, value, mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def commit_tree_kernel(
+    pointers_ptr: Any,
+    groups_ptr: Any,
+    state_indices_ptr: Any,
+    state_indices_group: Any,
+    num_sampled_ptr: Any,
+    path_ptr: Any,
+    path_row: Any,
+    is_tree_ptr: Any,
+    state_slot: Any,
+    state_head: Any,
+    state_v: Any,
+    state_k: Any,
+    window_slot: Any,
+    window_dim: Any,
+    window_col: Any,
+    dim: Any,
+    WINDOW_DTYPE: tl.constexpr,
+    STASH_DTYPE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    N: tl.constexpr,
+    HK: tl.constexpr,
+    HV: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    STATE_BLOCKS: tl.constexpr,
+    BH: tl.constexpr,
+    BV: tl.constexpr,
+    BK: tl.constexpr,
+    BC: tl.constexpr,
+    BD: tl.constexpr,
+) -> None:
+    """One program: a block of one request's state, or of its window, in one layer. Grid (R, L, all blocks)."""
+    request = tl.program_id(0)
+    layer = tl.program_id(1)
+    block = tl.program_id(2)
+    consumed = tl.load(num_sampled_ptr + request)
+    group = tl.load(groups_ptr + layer)
+    slot = tl.load(state_indices_ptr + group * state_indices_group + request).to(tl.int64)
+    if (tl.load(is_tree_ptr + request) == 0) | (slot <= 0) | (consumed <= 0):
+        return
+    pointers = pointers_ptr + layer * 6
+    path = path_ptr + request * path_row
+    position = request.to(tl.int64)
+    if block < STATE_BLOCKS:
+        replay_state(
+            pointers, block, slot, position, path, consumed, state_slot, state_head, state_v, state_k,
+            N, HK, HV, K, V, BH, BV, BK,
+        )  # fmt: skip
+    else:
+        shift_window(
+            pointers, block - STATE_BLOCKS, slot, position, path, consumed, window_slot, window_dim, window_col, dim,
+            N, WIDTH, WINDOW_DTYPE, STASH_DTYPE, BC, BD,
+        )  # fmt: skip
+
+
+def commit_tree(
+    table: CommitTable,
+    state_indices: torch.Tensor,
+    num_sampled: torch.Tensor,
+    path: torch.Tensor,
+    is_tree: torch.Tensor,
+) -> None:
+    """Replays the rows path[r, :num_sampled[r]] of every tree into the committed state and window of every layer.
+
+    state_indices [R], or [G, R] for layers in G cache groups (a slot <= 0 is a null block or padding: skipped);
+    num_sampled [R] int32, accepted nodes + 1 (the root is always consumed); path [R, >= N] int32, path[:, 0] = 0;
+    is_tree [R] int32: requests with 0 are left alone. A state becomes the scan's state of the last accepted row, bit for
+    bit.
+    """
+    layer = table.layers[0]
+    _, v_heads, v_dim, k_dim = layer.ssm_state.shape
+    _, tree_rows, dim = layer.stash.x.shape
+    indices = state_indices if state_indices.dim() == 2 else state_indices[None]
+    # On a CPU the kernel is interpreted: an operation costs the same for a large tile as for a small one.
+    interpreted = indices.device.type == "cpu"
+    block_heads = triton.next_power_of_2(v_heads) if interpreted else 1
+    block_v = triton.next_power_of_2(v_dim) if interpreted else min(32, triton.next_power_of_2(v_dim))
+    block_dim = triton.next_power_of_2(dim) if interpreted else 512
+    state_blocks = triton.cdiv(v_heads, block_heads) * triton.cdiv(v_dim, block_v)
+    grid = (indices.shape[1], len(table.layers), state_blocks + triton.cdiv(dim, block_dim))
+    commit_tree_kernel[grid](
+        table.pointers,
+        table.groups,
+        indices,
+        indices.stride(0),
+        num_sampled,
+        path,
+        path.stride(0),
+        is_tree,
+        *layer.ssm_state.stride(),
+        *layer.conv_state.stride(),
+        dim,
+        WINDOW_DTYPE=_TRITON_DTYPES[layer.conv_state.dtype],
+        STASH_DTYPE=_TRITON_DTYPES[layer.stash.x.dtype],
+        WIDTH=table.width,
+        N=tree_rows,
+        HK=layer.stash.k.shape[2],
+        HV=v_heads,
+        K=k_dim,
+        V=v_dim,
+        STATE_BLOCKS=state_blocks,
+        BH=block_heads,
+        BV=block_v,
+        BK=triton.next_power_of_2(k_dim),
+        BC=triton.next_power_of_2(table.width - 1),
+        BD=block_dim,
+        num_warps=4,
+    )
