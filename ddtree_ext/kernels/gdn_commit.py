@@ -10,7 +10,6 @@ import torch
 import triton
 import triton.language as tl
 
-from ddtree_ext.kernels.gdn_scan import add_outer
 from ddtree_ext.kernels.gdn_stash import GdnStash
 
 _TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
@@ -30,10 +29,15 @@ class GdnLayer:
     group: int = 0
 
     @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """In the order of a row of the kernel's table of addresses."""
+        stash = self.stash
+        return self.ssm_state, self.conv_state, stash.x, stash.k, stash.u, stash.decay
+
+    @property
     def form(self) -> tuple[object, ...]:
         """What has to be the same in all layers of one launch: shapes without the slots, strides, dtypes."""
-        tensors = (self.ssm_state, self.conv_state, self.stash.x, self.stash.k, self.stash.u, self.stash.g)
-        return tuple((t.shape[1:], t.stride(), t.dtype, t.device) for t in tensors)
+        return tuple((t.shape[1:], t.stride(), t.dtype, t.device) for t in self.tensors)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class CommitTable:
     """Addresses of all layers' tensors, for the kernel. It holds the layers too: so the addresses stay valid."""
 
     layers: tuple[GdnLayer, ...]
-    pointers: torch.Tensor  # [L, 6] int64: ssm_state, conv_state, stash x, k, u, g
+    pointers: torch.Tensor  # [L, 6] int64: ssm_state, conv_state, stash x, k, u, decay
     groups: torch.Tensor  # [L] int32
     width: int
 
@@ -54,16 +58,16 @@ class CommitTable:
                 raise ValueError(f"GDN layer {number} is not of layer 0's form: {layer.form}, expected {first.form}")
         if first.ssm_state.dtype != torch.float32:
             raise ValueError(
-                f"the recurrent state is {first.ssm_state.dtype}, float32 is needed: set --mamba-ssm-cache-dtype float32"
+                f"the recurrent state is {first.ssm_state.dtype}, not float32: set --mamba-ssm-cache-dtype float32"
             )
         stash = first.stash
-        if not all(t.is_contiguous() for t in (stash.x, stash.k, stash.u, stash.g)):
+        if not all(t.is_contiguous() for t in (stash.x, stash.k, stash.u, stash.decay)):
             raise ValueError("the stash of a GDN layer must be contiguous")
-        tensors = [(la.ssm_state, la.conv_state, la.stash.x, la.stash.k, la.stash.u, la.stash.g) for la in layers]
+        addresses = [[t.data_ptr() for t in layer.tensors] for layer in layers]
         device = first.ssm_state.device
         return CommitTable(
             layers=tuple(layers),
-            pointers=torch.tensor([[t.data_ptr() for t in row] for row in tensors], dtype=torch.int64, device=device),
+            pointers=torch.tensor(addresses, dtype=torch.int64, device=device),
             groups=torch.tensor([layer.group for layer in layers], dtype=torch.int32, device=device),
             width=width,
         )
@@ -90,12 +94,12 @@ def replay_state(
     BV: tl.constexpr,
     BK: tl.constexpr,
 ) -> None:
-    """`S = e^g S + u k^T` along the path, for BH V-heads x BV rows of the state."""
+    """`S = decay S + u k^T` along the path, for BH V-heads x BV rows of the state."""
     f32_ptr = tl.pointer_type(tl.float32)
     state_ptr = tl.load(pointers).to(f32_ptr)
     stash_k = tl.load(pointers + 3).to(f32_ptr)
     stash_u = tl.load(pointers + 4).to(f32_ptr)
-    stash_g = tl.load(pointers + 5).to(f32_ptr)
+    stash_decay = tl.load(pointers + 5).to(f32_ptr)
     v_blocks: tl.constexpr = (V + BV - 1) // BV
     head = (block // v_blocks) * BH + tl.arange(0, BH)
     in_v = (block % v_blocks) * BV + tl.arange(0, BV)
@@ -113,8 +117,8 @@ def replay_state(
         kept = request * N + tl.load(path + i)
         k = tl.load(stash_k + kept * (HK * K) + k_at, mask=k_mask, other=0.0)
         u = tl.load(stash_u + kept * (HV * V) + v_at, mask=v_mask, other=0.0)
-        decay = tl.exp(tl.load(stash_g + kept * HV + head, mask=head_mask, other=0.0))
-        state = add_outer(state * decay[:, None, None], u, k)
+        decay = tl.load(stash_decay + kept * HV + head, mask=head_mask, other=0.0)
+        state = tl.fma(u[:, :, None], k[:, None, :], state * decay[:, None, None])  # with the scan's roundings
     tl.store(state_at, state, mask=mask)
 
 
@@ -223,8 +227,8 @@ def commit_tree(
 
     state_indices [R], or [G, R] for layers in G cache groups (a slot <= 0 is a null block or padding: skipped);
     num_sampled [R] int32, accepted nodes + 1 (the root is always consumed); path [R, >= N] int32, path[:, 0] = 0;
-    is_tree [R] int32: requests with 0 are left alone. A state becomes the scan's state of the last accepted row, bit for
-    bit.
+    is_tree [R] int32: requests with 0 are left alone. Each state becomes, bit for bit, the scan's state of the last
+    accepted row.
     """
     layer = table.layers[0]
     _, v_heads, v_dim, k_dim = layer.ssm_state.shape

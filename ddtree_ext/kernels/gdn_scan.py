@@ -1,7 +1,8 @@
 """The gated delta rule over a tree, as a scan: every row's state grows from its parent's.
 
 Arithmetic and its order are those of vLLM's `fused_sigmoid_gating_delta_rule_update` (decay, dot, update, output; in
-float32), so that a tree in the shape of a chain gives what the chain gives.
+float32), so that a tree in the shape of a chain gives what the chain gives. Two launches: what depends on no other row
+(norms, gates) for all rows at once, then the scan.
 """
 
 from __future__ import annotations
@@ -12,32 +13,84 @@ import torch
 import triton
 import triton.language as tl
 
-from ddtree_ext.kernels.gdn_stash import GdnStash
+from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnStash
 
 if TYPE_CHECKING:
     from ddtree_ext.core.buffers import TreeRows
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def add_outer(state: Any, u: Any, k: Any) -> Any:
-    """`state + u k^T`, with one rounding wherever it is compiled: a replay then gives the same bits as the scan."""
-    return tl.fma(u[:, :, None], k[:, None, :], state)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def scan_tree_kernel(
+def prepare_rows_kernel(
     q_ptr: Any,
     q_row: Any,
     k_ptr: Any,
     k_row: Any,
-    v_ptr: Any,
-    v_row: Any,
     a_ptr: Any,
     a_row: Any,
     b_ptr: Any,
     b_row: Any,
     a_log_ptr: Any,
     dt_bias_ptr: Any,
+    state_indices_ptr: Any,
+    query_start_ptr: Any,
+    tree_len_ptr: Any,
+    scratch_q_ptr: Any,
+    beta_ptr: Any,
+    stash_k_ptr: Any,
+    decay_ptr: Any,
+    scale: Any,
+    N: tl.constexpr,
+    HK: tl.constexpr,
+    HV: tl.constexpr,
+    K: tl.constexpr,
+    BR: tl.constexpr,
+    BH: tl.constexpr,
+    BK: tl.constexpr,
+    BG: tl.constexpr,
+) -> None:
+    """One program: BR rows x BH K-heads of one request; the first head block also does the gates of all V-heads.
+
+    Grid (R, row blocks, head blocks). BG is a power of two, >= HV.
+    """
+    request = tl.program_id(0)
+    first = tl.program_id(1) * BR
+    tree_len = tl.load(tree_len_ptr + request)
+    if (tl.load(state_indices_ptr + request) <= 0) | (first >= tree_len):
+        return
+    row = first + tl.arange(0, BR)
+    live = row < tree_len
+    token = tl.load(query_start_ptr + request).to(tl.int64) + row
+    kept = request.to(tl.int64) * N + row
+
+    head = tl.program_id(2) * BH + tl.arange(0, BH)
+    in_k = tl.arange(0, BK)
+    mask = live[:, None, None] & (head < HK)[None, :, None] & (in_k < K)[None, None, :]
+    at = (head * K)[None, :, None] + in_k[None, None, :]
+    kept_at = kept[:, None, None] * (HK * K) + at
+    q = tl.load(q_ptr + token[:, None, None] * q_row + at, mask=mask, other=0.0).to(tl.float32)
+    k = tl.load(k_ptr + token[:, None, None] * k_row + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(scratch_q_ptr + kept_at, q * tl.rsqrt(tl.sum(q * q, 2) + 1e-6)[:, :, None] * scale, mask=mask)
+    tl.store(stash_k_ptr + kept_at, k * tl.rsqrt(tl.sum(k * k, 2) + 1e-6)[:, :, None], mask=mask)
+
+    if tl.program_id(2) == 0:
+        v_head = tl.arange(0, BG)
+        known = v_head < HV
+        gate = live[:, None] & known[None, :]
+        neg_a = -tl.exp(tl.load(a_log_ptr + v_head, mask=known, other=0.0).to(tl.float32))
+        dt_bias = tl.load(dt_bias_ptr + v_head, mask=known, other=0.0).to(tl.float32)
+        a = tl.load(a_ptr + token[:, None] * a_row + v_head[None, :], mask=gate, other=0.0).to(tl.float32)
+        b = tl.load(b_ptr + token[:, None] * b_row + v_head[None, :], mask=gate, other=0.0).to(tl.float32)
+        dt = a + dt_bias[None, :]
+        g = neg_a[None, :] * tl.where(dt <= 20.0, tl.log(1 + tl.exp(dt)), dt)
+        gate_at = kept[:, None] * HV + v_head[None, :]
+        tl.store(decay_ptr + gate_at, tl.exp(g), mask=gate)
+        tl.store(beta_ptr + gate_at, tl.sigmoid(b), mask=gate)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scan_tree_kernel(
+    v_ptr: Any,
+    v_row: Any,
     state_ptr: Any,
     state_slot: Any,
     state_head: Any,
@@ -47,13 +100,14 @@ def scan_tree_kernel(
     query_start_ptr: Any,
     parents_ptr: Any,
     tree_len_ptr: Any,
-    scratch_ptr: Any,
+    states_ptr: Any,
+    q_ptr: Any,
+    beta_ptr: Any,
+    k_ptr: Any,
+    u_ptr: Any,
+    decay_ptr: Any,
     out_ptr: Any,
     out_row: Any,
-    stash_k_ptr: Any,
-    stash_u_ptr: Any,
-    stash_g_ptr: Any,
-    scale: Any,
     N: tl.constexpr,
     HK: tl.constexpr,
     HV: tl.constexpr,
@@ -71,53 +125,56 @@ def scan_tree_kernel(
     if (slot <= 0) | (tree_len <= 0):
         return
     start = tl.load(query_start_ptr + request).to(tl.int64)
+    kept = request.to(tl.int64) * N
     head = tl.program_id(1) * BH + tl.arange(0, BH)
-    k_head = head // (HV // HK)
     in_v = tl.program_id(2) * BV + tl.arange(0, BV)
     in_k = tl.arange(0, BK)
-    head_mask = head < HV
-    k_mask = head_mask[:, None] & (in_k < K)[None, :]
-    v_mask = head_mask[:, None] & (in_v < V)[None, :]
+    h_mask = head < HV
+    k_mask = h_mask[:, None] & (in_k < K)[None, :]
+    v_mask = h_mask[:, None] & (in_v < V)[None, :]
     mask = v_mask[:, :, None] & (in_k < K)[None, None, :]
-    k_at = k_head[:, None] * K + in_k[None, :]
+    # V-head h reads K-head h // (HV / HK).
+    k_at = kept * (HK * K) + (head // (HV // HK))[:, None] * K + in_k[None, :]
     v_at = head[:, None] * V + in_v[None, :]
-    scratch_at = scratch_ptr + request.to(tl.int64) * (N * HV * V * K) + v_at[:, :, None] * K + in_k[None, None, :]
-    # A K-head is shared by HV / HK V-heads and by all V blocks: the first of each keeps its key.
-    keeps_g = head < tl.where(tl.program_id(2) == 0, HV, 0)
-    keeps_k = k_mask & (keeps_g & (head % (HV // HK) == 0))[:, None]
+    states_at = states_ptr + kept * (HV * V * K) + v_at[:, :, None] * K + in_k[None, None, :]
+    q_at, k_at = q_ptr + k_at, k_ptr + k_at
+    beta_at, decay_at = beta_ptr + kept * HV + head, decay_ptr + kept * HV + head
+    u_at = u_ptr + kept * (HV * V) + v_at
+    out_at = out_ptr + start * out_row + v_at
+    v_at = v_ptr + start * v_row + v_at
+    parent_at = parents_ptr + start
 
-    neg_a = -tl.exp(tl.load(a_log_ptr + head, mask=head_mask, other=0.0).to(tl.float32))
-    dt_bias = tl.load(dt_bias_ptr + head, mask=head_mask, other=0.0).to(tl.float32)
-    state_at = slot * state_slot + head[:, None, None] * state_head + in_v[None, :, None] * state_v
-    state = tl.load(state_ptr + state_at + in_k[None, None, :] * state_k, mask=mask, other=0.0).to(tl.float32)
+    # Bit i of `branches`: a row other than i + 1 has parent i, and will look for its state in memory.
     node = tl.arange(0, BN)
-    parents = tl.load(parents_ptr + start + node, mask=node < tree_len, other=-2)
+    parents = tl.load(parent_at + node, mask=node < tree_len, other=-2)
+    later = (parents[None, :] == node[:, None]) & (node[None, :] > node[:, None] + 1)
+    branches = tl.sum(tl.max(later.to(tl.int64), 1) << node, 0)
 
+    at = slot * state_slot + head[:, None, None] * state_head + in_v[None, :, None] * state_v
+    state = tl.load(state_ptr + at + in_k[None, None, :] * state_k, mask=mask, other=0.0).to(tl.float32)
     for i in tl.range(0, tree_len):
-        parent = tl.load(parents_ptr + start + i)
+        parent = tl.load(parent_at + i)
         if parent != i - 1:  # else the parent is the row before (of the root: the committed state), still in registers
             tl.debug_barrier()
-            state = tl.load(scratch_at + parent.to(tl.int64) * (HV * V * K), mask=mask, other=0.0)
-        row = start + i
-        q = tl.load(q_ptr + row * q_row + k_at, mask=k_mask, other=0.0).to(tl.float32)
-        k = tl.load(k_ptr + row * k_row + k_at, mask=k_mask, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + row * v_row + v_at, mask=v_mask, other=0.0).to(tl.float32)
-        dt = tl.load(a_ptr + row * a_row + head, mask=head_mask, other=0.0).to(tl.float32) + dt_bias
-        g = neg_a * tl.where(dt <= 20.0, tl.log(1 + tl.exp(dt)), dt)
-        beta = tl.sigmoid(tl.load(b_ptr + row * b_row + head, mask=head_mask, other=0.0).to(tl.float32))
-        q = q * tl.rsqrt(tl.sum(q * q, 1) + 1e-6)[:, None] * scale
-        k = k * tl.rsqrt(tl.sum(k * k, 1) + 1e-6)[:, None]
-        state = state * tl.exp(g)[:, None, None]
-        u = (v - tl.sum(state * k[:, None, :], 2)) * beta[:, None]
-        state = add_outer(state, u, k)
-        o = tl.sum(state * q[:, None, :], 2)
-        tl.store(out_ptr + row * out_row + v_at, o.to(out_ptr.dtype.element_ty), mask=v_mask)
-        kept = request.to(tl.int64) * N + i
-        tl.store(stash_k_ptr + kept * (HK * K) + k_at, k, mask=keeps_k)
-        tl.store(stash_u_ptr + kept * (HV * V) + v_at, u, mask=v_mask)
-        tl.store(stash_g_ptr + kept * HV + head, g, mask=keeps_g)
-        if tl.sum(((parents == i) & (node > i + 1)).to(tl.int32), 0) > 0:  # a child that is not the next row reads it
-            tl.store(scratch_at + i * (HV * V * K), state, mask=mask)
+            state = tl.load(states_at + parent.to(tl.int64) * (HV * V * K), mask=mask, other=0.0)
+        q = tl.load(q_at, mask=k_mask, other=0.0)
+        k = tl.load(k_at, mask=k_mask, other=0.0)
+        v = tl.load(v_at, mask=v_mask, other=0.0).to(tl.float32)
+        state = state * tl.load(decay_at, mask=h_mask, other=0.0)[:, None, None]
+        u = (v - tl.sum(state * k[:, None, :], 2)) * tl.load(beta_at, mask=h_mask, other=0.0)[:, None]
+        # One rounding wherever this is compiled, so that the commit's replay gives the same bits.
+        state = tl.fma(u[:, :, None], k[:, None, :], state)
+        tl.store(u_at, u, mask=v_mask)
+        tl.store(out_at, tl.sum(state * q[:, None, :], 2).to(out_ptr.dtype.element_ty), mask=v_mask)
+        if (branches >> i) & 1 != 0:
+            tl.store(states_at + i * (HV * V * K), state, mask=mask)
+        q_at += HK * K
+        k_at += HK * K
+        v_at += v_row
+        decay_at += HV
+        beta_at += HV
+        u_at += HV * V
+        out_at += out_row
 
 
 def scan_tree(
@@ -132,59 +189,81 @@ def scan_tree(
     state_indices: torch.Tensor,
     query_start_loc: torch.Tensor,
     rows: TreeRows,
-    scratch: torch.Tensor,
+    scratch: GdnScratch,
     out: torch.Tensor,
     stash: GdnStash,
 ) -> None:
     """Gated delta rule along every row's root path; the committed state is read, not written.
 
     q, k [T, HK, K], v [T, HV, V]: convolution outputs, only the row stride is free; a, b [T, HV]; A_log, dt_bias [HV];
-    ssm_state [slots, HV, V, K] with any strides; state_indices [R] (a slot <= 0 is skipped); query_start_loc [R + 1];
-    scratch [>= R, N, HV, V, K] float32, contiguous: states of the rows that have a child other than the next row;
-    out [T, HV, V]. For each row < tree_len of a tree, V-head h with K-head h // (HV / HK):
+    ssm_state [slots, HV, V, K] with any strides; state_indices [R] (a slot <= 0 is a null block or padding: skipped);
+    query_start_loc [R + 1]; out [T, HV, V]; scratch and stash for at least R requests.
+    For each row < tree_len of a tree, V-head h with K-head h // (HV / HK):
 
         g = -exp(A_log) softplus(a + dt_bias), S = e^g S_parent, u = sigmoid(b) (v - S k), S += u k^T, o = S q
 
-    with q and k L2-normalised (eps 1e-6) and q scaled by K^-0.5. out gets o, the stash k, u and g. Other rows are left
-    alone.
+    with q and k L2-normalised (eps 1e-6), q scaled by K^-0.5, softplus linear above 20. out gets o; the stash k, u and
+    e^g. Other rows are left alone.
     """
     _, k_heads, k_dim = k.shape
     _, v_heads, v_dim = v.shape
-    requests, tree_rows = state_indices.shape[0], scratch.shape[1]
+    requests, tree_rows = state_indices.shape[0], stash.k.shape[1]
     inner = ((q, k_dim), (k, k_dim), (v, v_dim), (out, v_dim))
     if any(t.stride()[1:] != (d, 1) for t, d in inner) or a.stride(1) != 1 or b.stride(1) != 1:
         raise ValueError("scan_tree: only the row stride of q, k, v, a, b and out is free")
-    # On a CPU the kernel is interpreted: an operation costs the same for a large tile as for a small one.
+    # On a CPU the kernels are interpreted: an operation costs the same for a large tile as for a small one.
     interpreted = q.device.type == "cpu"
-    block_heads = triton.next_power_of_2(v_heads) if interpreted else 1
-    block_v = triton.next_power_of_2(v_dim) if interpreted else min(32, triton.next_power_of_2(v_dim))
-    grid = (requests, triton.cdiv(v_heads, block_heads), triton.cdiv(v_dim, block_v))
-    scan_tree_kernel[grid](
+    block_k = triton.next_power_of_2(k_dim)
+    block_rows = triton.next_power_of_2(tree_rows) if interpreted else 16
+    block_heads = triton.next_power_of_2(k_heads) if interpreted else 1
+    prepare_rows_kernel[(requests, triton.cdiv(tree_rows, block_rows), triton.cdiv(k_heads, block_heads))](
         q,
         q.stride(0),
         k,
         k.stride(0),
-        v,
-        v.stride(0),
         a,
         a.stride(0),
         b,
         b.stride(0),
         A_log,
         dt_bias,
+        state_indices,
+        query_start_loc,
+        rows.tree_len,
+        scratch.q,
+        scratch.beta,
+        stash.k,
+        stash.decay,
+        k_dim**-0.5,
+        N=tree_rows,
+        HK=k_heads,
+        HV=v_heads,
+        K=k_dim,
+        BR=block_rows,
+        BH=block_heads,
+        BK=block_k,
+        BG=triton.next_power_of_2(v_heads),
+        num_warps=4,
+    )
+    block_heads = triton.next_power_of_2(v_heads) if interpreted else 1
+    block_v = triton.next_power_of_2(v_dim) if interpreted else min(32, triton.next_power_of_2(v_dim))
+    scan_tree_kernel[(requests, triton.cdiv(v_heads, block_heads), triton.cdiv(v_dim, block_v))](
+        v,
+        v.stride(0),
         ssm_state,
         *ssm_state.stride(),
         state_indices,
         query_start_loc,
         rows.parents,
         rows.tree_len,
-        scratch,
-        out,
-        out.stride(0),
+        scratch.states,
+        scratch.q,
+        scratch.beta,
         stash.k,
         stash.u,
-        stash.g,
-        k_dim**-0.5,
+        stash.decay,
+        out,
+        out.stride(0),
         N=tree_rows,
         HK=k_heads,
         HV=v_heads,
@@ -193,7 +272,7 @@ def scan_tree(
         BN=triton.next_power_of_2(tree_rows),
         BH=block_heads,
         BV=block_v,
-        BK=triton.next_power_of_2(k_dim),
+        BK=block_k,
         num_warps=4,
         num_stages=1,  # a row reads what an earlier one stored: no load may be hoisted over a store
     )

@@ -1,4 +1,4 @@
-"""What a verify step keeps of every tree row, so that the accepted path can be replayed into the committed state."""
+"""Buffers of the Gated DeltaNet kernels: what every tree row leaves for the commit, and what a scan works in."""
 
 from __future__ import annotations
 
@@ -8,34 +8,61 @@ import torch
 
 
 @dataclass(frozen=True)
-class GdnStash:
-    """One Gated DeltaNet layer's stash, by position of the request in the batch (R) and row of its tree (N).
+class GdnShape:
+    """One rank's part of a Gated DeltaNet layer."""
 
-    Bytes per row: `dim * sizeof(x) + 4 * (HK * K + HV * V + HV)`; the recurrent state itself is not kept.
+    k_heads: int  # HK, heads of q and k
+    v_heads: int  # HV, a multiple of HK
+    k_dim: int  # K
+    v_dim: int  # V
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the convolution: q, k and v side by side."""
+        return 2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
+
+
+@dataclass(frozen=True)
+class GdnStash:
+    """What the commit needs of a tree's rows, one per layer; by position of the request in the batch (R) and row (N).
+
+    Bytes per row: `conv_dim * sizeof(x) + 4 * (HK * K + HV * V + HV)`; no recurrent state among them.
     """
 
-    x: torch.Tensor  # [R, N, dim] raw inputs of the convolution, in the model's dtype
+    x: torch.Tensor  # [R, N, conv_dim] raw inputs of the convolution, in the model's dtype
     k: torch.Tensor  # [R, N, HK, K] float32, normalised keys
     u: torch.Tensor  # [R, N, HV, V] float32, beta * (v - S k): what the row adds to the state along k
-    g: torch.Tensor  # [R, N, HV] float32, log of the row's decay
+    decay: torch.Tensor  # [R, N, HV] float32, e^g: what the row scales its parent's state with
 
-    @staticmethod
+    @classmethod
     def allocate(
-        requests: int,
-        rows: int,
-        dim: int,
-        k_heads: int,
-        v_heads: int,
-        k_dim: int,
-        v_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        cls, requests: int, rows: int, shape: GdnShape, dtype: torch.dtype, device: torch.device | str
     ) -> GdnStash:
-        """Zeroed buffers for `requests` trees of `rows` rows each."""
+        """Zeroed buffers for `requests` trees of `rows` rows each; `dtype` is the model's."""
         lead = (requests, rows)
-        return GdnStash(
-            x=torch.zeros(*lead, dim, dtype=dtype, device=device),
-            k=torch.zeros(*lead, k_heads, k_dim, dtype=torch.float32, device=device),
-            u=torch.zeros(*lead, v_heads, v_dim, dtype=torch.float32, device=device),
-            g=torch.zeros(*lead, v_heads, dtype=torch.float32, device=device),
+        return cls(
+            x=torch.zeros(*lead, shape.conv_dim, dtype=dtype, device=device),
+            k=torch.zeros(*lead, shape.k_heads, shape.k_dim, dtype=torch.float32, device=device),
+            u=torch.zeros(*lead, shape.v_heads, shape.v_dim, dtype=torch.float32, device=device),
+            decay=torch.zeros(*lead, shape.v_heads, dtype=torch.float32, device=device),
+        )
+
+
+@dataclass(frozen=True)
+class GdnScratch:
+    """What one scan works in; all layers share one, since they run one after the other. float32."""
+
+    states: torch.Tensor  # [R, N, HV, V, K], written for the rows that a later row branches off
+    q: torch.Tensor  # [R, N, HK, K], normalised and scaled queries
+    beta: torch.Tensor  # [R, N, HV]
+
+    @classmethod
+    def allocate(cls, requests: int, rows: int, shape: GdnShape, device: torch.device | str) -> GdnScratch:
+        """Uninitialised buffers for `requests` trees of `rows` rows each."""
+        lead = (requests, rows)
+        options = {"dtype": torch.float32, "device": device}
+        return cls(
+            states=torch.empty(*lead, shape.v_heads, shape.v_dim, shape.k_dim, **options),
+            q=torch.empty(*lead, shape.k_heads, shape.k_dim, **options),
+            beta=torch.empty(*lead, shape.v_heads, **options),
         )
