@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,25 @@ class Transport(Protocol):
 
     def get(self, remote: str, local: Path, *, sudo: bool = False) -> None:
         """Reads one file into `local` (temporary name, then rename)."""
+        ...
+
+    def write(self, data: bytes, remote: str, *, mode: int = 0o644, sudo: bool = False) -> None:
+        """Like `put`, from memory."""
+        ...
+
+    def feed(
+        self, command: str, source: BinaryIO, *, sudo: bool = False, stall: float = 60.0, sent: Callable[[int], None]
+    ) -> Result:
+        """Runs `command` with the rest of `source` as its stdin; calls `sent` with each count of bytes that left.
+
+        Raises TransferError when the connection breaks or nothing moves for `stall` seconds.
+        """
+        ...
+
+    @property
+    def openssh(self) -> tuple[str, ...] | None:
+        """The OpenSSH command and destination that reach this host by the same rules, for rsync; None when it is this
+        machine."""
         ...
 
     def forward(self, remote_host: str, remote_port: int, local_port: int = 0) -> AbstractContextManager[int]:

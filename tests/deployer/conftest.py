@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sshd import SSHD, Servers
 
 from deployer.checkpoint import profiles, shapes
 from deployer.checkpoint.profiles import Profile
@@ -35,3 +37,13 @@ def profile() -> Profile:
 def drafter(tmp_path: Path, profile: Profile) -> Path:
     """A checkpoint that fits the tiny profile."""
     return write_checkpoint(tmp_path / "drafter.safetensors", shapes.tensors(profile.shapes))
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """Two real SSH servers on loopback, one behind the other."""
+    if SSHD is None:
+        pytest.skip("sshd is not installed: apt-get install openssh-server")
+    running = Servers(tmp_path)
+    yield running
+    running.stop()
