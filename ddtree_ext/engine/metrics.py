@@ -1,0 +1,113 @@
+"""The tree's counters on vLLM's /metrics: written by the workers, summed where the API server is scraped.
+
+A worker is another process than the API server. Each worker flushes its device totals into a memory-mapped file of
+prometheus_client's own multiprocess format; the collector sums the files. The folder's name travels in the environment,
+which every child process inherits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+FOLDER = "DDTREE_COUNTERS_DIR"
+FLUSH_SECONDS = 0.5
+_PREFIX = "vllm:ddtree_"
+_flushers: list[CounterFlusher] = []
+
+
+class CounterFlusher:
+    """Copies device totals to the file of this process: every FLUSH_SECONDS from a thread, outside the decode loop."""
+
+    def __init__(self, totals: Any, folder: Path) -> None:
+        from prometheus_client.mmap_dict import MmapedDict
+
+        self._totals, self._last = totals, [0] * int(totals.numel())
+        self._file = MmapedDict(str(folder / f"{os.getpid()}.db"))
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, name="ddtree-counters", daemon=True).start()
+        _flushers.append(self)
+
+    def flush(self) -> None:
+        """Brings the file up to date."""
+        with self._lock:
+            now = [int(value) for value in self._totals.cpu()]
+            if now == self._last:
+                return
+            for index, value in enumerate(now):
+                self._file.write_value(str(index), float(value), 0.0)
+            self._last = now
+
+    def _run(self) -> None:
+        stop = threading.Event()
+        while not stop.wait(FLUSH_SECONDS):
+            self.flush()
+
+
+def start_flushing(totals: Any) -> None:
+    """In a worker: makes `totals` [3 + bins] int64 visible to the API server."""
+    if folder := os.environ.get(FOLDER):
+        CounterFlusher(totals, Path(folder))
+
+
+class TreeCollector:
+    """prometheus_client collector over the folder's files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Any]:
+        for flusher in _flushers:
+            flusher.flush()
+        totals = self._sum()
+        return families(totals) if totals else ()
+
+    def _sum(self) -> list[int]:
+        from prometheus_client.mmap_dict import MmapedDict
+
+        totals: dict[int, int] = {}
+        for path in sorted(self._folder.glob("*.db")):
+            for key, value, _, _ in MmapedDict.read_all_values_from_file(str(path)):
+                totals[int(key)] = totals.get(int(key), 0) + int(value)
+        return [totals[index] for index in sorted(totals)]
+
+
+def families(totals: list[int]) -> list[Any]:
+    """Metric families of the totals that engine/counters.py describes."""
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    trees, nodes, off_spine, *bins = totals
+    accepted = sum(count * value for value, count in enumerate(bins))
+    reached = [sum(bins[depth:]) for depth in range(1, len(bins))]
+    per_depth = CounterMetricFamily(_PREFIX + "accepted_per_depth", "Request steps that accepted a node at this depth", labels=["depth"])
+    for depth, count in enumerate(reached, start=1):
+        per_depth.add_metric([str(depth)], count)
+    cumulative = [sum(bins[: value + 1]) for value in range(len(bins))]
+    buckets = [(f"{value:.1f}", count) for value, count in enumerate(cumulative)] + [("+Inf", sum(bins))]
+    return [
+        CounterMetricFamily(_PREFIX + "trees", "Trees verified, one per request and step", value=trees),
+        CounterMetricFamily(_PREFIX + "nodes", "Tree nodes verified, roots not counted", value=nodes),
+        CounterMetricFamily(_PREFIX + "accepted", "Tree nodes accepted", value=accepted),
+        CounterMetricFamily(_PREFIX + "accepted_off_spine", "Tree nodes accepted beside the drafter's top-1 chain", value=off_spine),
+        per_depth,
+        HistogramMetricFamily(_PREFIX + "accepted_per_step", "Nodes accepted per request and step", buckets=buckets, sum_value=accepted),
+    ]
+
+
+def expose_counters() -> None:
+    """In the first process of a server: makes the folder and registers the collector. Idempotent; children only inherit."""
+    if FOLDER in os.environ:
+        return
+    from prometheus_client import REGISTRY
+
+    folder = Path(tempfile.mkdtemp(prefix="ddtree-counters-"))
+    os.environ[FOLDER] = str(folder)
+    owner = os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+    REGISTRY.register(TreeCollector(folder))

@@ -1,0 +1,31 @@
+"""What one request may grow: a pure decision from its sampling parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SWITCH = "ddtree"
+"""Key of the per-request switch in `vllm_xargs`: "off" verifies nothing, so the request decodes plainly."""
+
+
+def request_budget(params: Any, budget: int, width: int) -> int:
+    """Nodes that a request's tree may have: 0, the spine alone, or the whole budget.
+
+    Penalties, bad words, thinking budgets and grammars read a row's flat predecessors
+    (vllm/v1/worker/gpu/sample): on the spine those are its ancestors, elsewhere they are not.
+    """
+    if params is None or (params.extra_args or {}).get(SWITCH) == "off":
+        return 0
+    return min(width, budget) if reads_predecessors(params) else budget
+
+
+def reads_predecessors(params: Any) -> bool:
+    """Whether the request's token choice depends on the tokens before it in the same step."""
+    return bool(
+        params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1.0
+        or params.bad_words
+        or params.structured_outputs is not None
+        or params.thinking_token_budget is not None
+    )

@@ -1,0 +1,90 @@
+"""The drafter: vLLM's DFlash speculator at the checkpoint's own width, followed by the growth of one tree per request."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from vllm.config.compilation import CUDAGraphMode
+from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
+
+from ddtree_ext.engine.options import DDTreeOptions, drafter_width, node_budget
+from ddtree_ext.engine.sampler import path_rows
+from ddtree_ext.engine.step import VerifyStep
+from ddtree_ext.kernels.build import build_trees
+
+
+class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
+    """Drafts `width` positions, grows trees of up to `budget` nodes, returns [R, budget] node tokens.
+
+    The scheduler's placeholders, the request state and the target's graphs are sized by num_speculative_tokens, the budget;
+    the base class is built from a copied configuration whose num_speculative_tokens is the drafter's width.
+    """
+
+    _speculator_name = "DDTree"
+
+    def __init__(self, vllm_config: Any, device: torch.device) -> None:
+        self.budget = node_budget(vllm_config)
+        narrow = copy.copy(vllm_config)
+        narrow.speculative_config = copy.copy(vllm_config.speculative_config)
+        narrow.speculative_config.num_speculative_tokens = drafter_width(vllm_config)
+        super().__init__(narrow, device)
+        self.topk = min(DDTreeOptions.from_config(vllm_config).topk, self.budget, self.vocab_size)
+        self._step: VerifyStep | None = None
+
+    def set_attn(self, model_state: Any, *args: Any, **kwargs: Any) -> None:
+        super().set_attn(model_state, *args, **kwargs)
+        self._step = model_state.step
+
+    def _num_graph_context_tokens(self, num_reqs: int) -> int:
+        """Rows of a full verify, which follow the budget and not the drafter's width."""
+        return int(min(num_reqs * (self.budget + 1), self.max_num_tokens))
+
+    def _generate_draft(
+        self,
+        num_reqs: int,
+        num_tokens_padded: int,
+        attn_metadata: dict[str, Any] | None,
+        slot_mappings: dict[str, torch.Tensor] | None,
+        num_tokens_across_dp: torch.Tensor | None,
+        cudagraph_runtime_mode: CUDAGraphMode = CUDAGraphMode.NONE,
+    ) -> None:
+        """One draft pass, top-k and growth: all on static buffers, so that a graph can hold it."""
+        hidden = self._run_model(
+            num_tokens_padded, attn_metadata, slot_mappings, num_tokens_across_dp, cudagraph_runtime_mode
+        )
+        drafted = num_reqs * self.num_speculative_steps
+        logits = self.compute_draft_logits(hidden[self.sample_indices[:drafted]], 0)
+        if self._step is None:  # memory profiling, before the KV cache exists
+            return
+        logprobs, ids = logits.float().log_softmax(dim=-1).topk(self.topk, dim=-1)
+        slots = self.sample_idx_mapping[:drafted : self.num_speculative_steps].contiguous()
+        shape = (num_reqs, self.num_speculative_steps, self.topk)
+        build_trees(logprobs.view(shape), ids.view(shape), self._step.budgets[slots.clamp(min=0)], slots, self._step.trees)
+
+    def propose(
+        self,
+        input_batch: Any,
+        attn_metadata: dict[str, Any],
+        slot_mappings: dict[str, torch.Tensor],
+        last_hidden_states: torch.Tensor,
+        aux_hidden_states: list[torch.Tensor] | None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Node tokens [R, budget] int64 of the next step's trees, dead nodes 0.
+
+        The base class takes each request's first num_sampled rows as its new context: the accepted path's rows are
+        gathered there first.
+        """
+        step = self._step
+        if step is not None and step.any_tree and aux_hidden_states and not kwargs.get("dummy_run", False):
+            rows = path_rows(step.path[: step.num_reqs], step.query_start_loc[: step.num_reqs + 1], aux_hidden_states[0].shape[0])
+            aux_hidden_states = [states.index_select(0, rows) for states in aux_hidden_states]
+        super().propose(
+            input_batch, attn_metadata, slot_mappings, last_hidden_states, aux_hidden_states, *args, **kwargs
+        )
+        if step is None:
+            return self.draft_tokens.new_zeros(input_batch.num_reqs, self.budget)
+        return step.trees.tokens[input_batch.idx_mapping]
