@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -75,16 +74,16 @@ class CommitTable:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def replay_state(
-    pointers: Any,
-    block: Any,
-    slot: Any,
-    request: Any,
-    path: Any,
-    consumed: Any,
-    state_slot: Any,
-    state_head: Any,
-    state_v: Any,
-    state_k: Any,
+    pointers: tl.tensor,
+    block: tl.tensor,
+    slot: tl.tensor,
+    request: tl.tensor,
+    path: tl.tensor,
+    consumed: tl.tensor,
+    state_slot: tl.tensor,
+    state_head: tl.tensor,
+    state_v: tl.tensor,
+    state_k: tl.tensor,
     N: tl.constexpr,
     HK: tl.constexpr,
     HV: tl.constexpr,
@@ -124,16 +123,16 @@ def replay_state(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def shift_window(
-    pointers: Any,
-    block: Any,
-    slot: Any,
-    request: Any,
-    path: Any,
-    consumed: Any,
-    window_slot: Any,
-    window_dim: Any,
-    window_col: Any,
-    dim: Any,
+    pointers: tl.tensor,
+    block: tl.tensor,
+    slot: tl.tensor,
+    request: tl.tensor,
+    path: tl.tensor,
+    consumed: tl.tensor,
+    window_slot: tl.tensor,
+    window_dim: tl.tensor,
+    window_col: tl.tensor,
+    dim: tl.tensor,
     N: tl.constexpr,
     WIDTH: tl.constexpr,
     WINDOW_DTYPE: tl.constexpr,
@@ -161,22 +160,22 @@ def shift_window(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def commit_tree_kernel(
-    pointers_ptr: Any,
-    groups_ptr: Any,
-    state_indices_ptr: Any,
-    state_indices_group: Any,
-    num_sampled_ptr: Any,
-    path_ptr: Any,
-    path_row: Any,
-    is_tree_ptr: Any,
-    state_slot: Any,
-    state_head: Any,
-    state_v: Any,
-    state_k: Any,
-    window_slot: Any,
-    window_dim: Any,
-    window_col: Any,
-    dim: Any,
+    pointers_ptr: tl.tensor,
+    groups_ptr: tl.tensor,
+    state_indices_ptr: tl.tensor,
+    state_indices_group: tl.tensor,
+    num_sampled_ptr: tl.tensor,
+    path_ptr: tl.tensor,
+    path_row: tl.tensor,
+    is_tree_ptr: tl.tensor,
+    state_slot: tl.tensor,
+    state_head: tl.tensor,
+    state_v: tl.tensor,
+    state_k: tl.tensor,
+    window_slot: tl.tensor,
+    window_dim: tl.tensor,
+    window_col: tl.tensor,
+    dim: tl.tensor,
     WINDOW_DTYPE: tl.constexpr,
     STASH_DTYPE: tl.constexpr,
     WIDTH: tl.constexpr,

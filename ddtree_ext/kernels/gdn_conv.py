@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_tree_kernel(
-    x_ptr: Any,
-    x_row: Any,
-    window_ptr: Any,
-    window_slot: Any,
-    window_dim: Any,
-    window_col: Any,
-    weight_ptr: Any,
-    bias_ptr: Any,
-    state_indices_ptr: Any,
-    query_start_ptr: Any,
-    parents_ptr: Any,
-    tree_len_ptr: Any,
-    out_ptr: Any,
-    out_row: Any,
-    stash_ptr: Any,
-    stash_request: Any,
-    stash_row: Any,
-    dim: Any,
+    x_ptr: tl.tensor,
+    x_row: tl.tensor,
+    window_ptr: tl.tensor,
+    window_slot: tl.tensor,
+    window_dim: tl.tensor,
+    window_col: tl.tensor,
+    weight_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    state_indices_ptr: tl.tensor,
+    query_start_ptr: tl.tensor,
+    parents_ptr: tl.tensor,
+    tree_len_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    out_row: tl.tensor,
+    stash_ptr: tl.tensor,
+    stash_request: tl.tensor,
+    stash_row: tl.tensor,
+    dim: tl.tensor,
     HAS_BIAS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
