@@ -1,21 +1,25 @@
 """Lock files: every wheel of a build pinned by version and SHA-256, so that two installs are the same bytes.
 
-The format is pip's own hash-checking requirements file (`name==version --hash=sha256:...`), without index lines: where the
-wheels come from is the host's or the laptop's pip configuration, what they are is decided here.
+The format is pip's own hash-checking requirements file (`name==version --hash=sha256:...`), without index lines: where
+the wheels come from is the host's or the laptop's pip configuration, what they are is decided here.
+`python -m deployer.install.lockfile REPORT...` makes one from reports of `pip install --dry-run --report`.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from deployer.errors import InstallError
 
-_PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.+!_-]*)(?P<rest>(?:\s+--hash=\S+)+)$")
+_PIN = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[A-Za-z0-9][\w.+!-]*)(?P<rest>(?:\s+--hash=\S+)+)$")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})(?=\s|$)")
 
 
@@ -56,8 +60,8 @@ class Lock:
 def parse(text: str, source: str = "lock") -> Lock:
     """Reads a lock. A line without an exact version and a SHA-256 is an InstallError: it would not be a lock."""
     pins = []
-    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), start=1):
-        line = line.split(" #")[0].strip()
+    for number, raw in enumerate(text.replace("\\\n", " ").splitlines(), start=1):
+        line = raw.split(" #")[0].strip()
         if not line or line.startswith("#"):
             continue
         match = _PIN.match(line)
@@ -66,7 +70,7 @@ def parse(text: str, source: str = "lock") -> Lock:
             raise InstallError(
                 f"Pin {number} is not of the form name==version --hash=sha256:...: {line[:80]}",
                 where=source,
-                remedy="make the lock anew as docs/locks.md says",
+                remedy="make the lock anew: python -m deployer.install.lockfile --help",
             )
         pins.append(Pin(match["name"], match["version"], tuple(sorted(digests))))
     return Lock(tuple(sorted(pins, key=lambda pin: canonical(pin.name))))
@@ -90,7 +94,30 @@ def wheel_identity(filename: str) -> tuple[str, str]:
     return canonical(name), version.replace("%2B", "+")
 
 
-def lock_of(wheels: Iterable[Path]) -> Lock:
-    """The lock that admits exactly these wheel files."""
-    pins = [Pin(*wheel_identity(wheel.name), (sha256(wheel),)) for wheel in wheels]
-    return Lock(tuple(sorted(pins, key=lambda pin: pin.name)))
+def merged(reports: Iterable[Mapping[str, Any]]) -> Lock:
+    """One lock for several Python versions, from reports of `pip install --dry-run --ignore-installed --report FILE`.
+
+    A distribution must resolve to the same version in each; its hashes are those of all reports.
+    """
+    pins: dict[str, Pin] = {}
+    for report in reports:
+        for item in report["install"]:
+            name, version = item["metadata"]["name"], item["metadata"]["version"]
+            digest = item["download_info"]["archive_info"]["hashes"]["sha256"]
+            known = pins.get(canonical(name), Pin(name, version, ()))
+            if known.version != version:
+                raise InstallError(f"{name} resolves to {known.version} and to {version}", remedy="constrain it to one")
+            pins[canonical(name)] = Pin(name, version, tuple(sorted({*known.sha256, digest})))
+    return Lock(tuple(pins[name] for name in sorted(pins)))
+
+
+def main() -> None:
+    """Prints the lock that pip's reports (the arguments) amount to."""
+    parser = argparse.ArgumentParser(prog="python -m deployer.install.lockfile", description=main.__doc__)
+    parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="pip install --dry-run --report REPORT")
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in parser.parse_args().reports]
+    print(merged(reports).text(), end="")
+
+
+if __name__ == "__main__":
+    main()
