@@ -12,10 +12,10 @@ from ddtree_ext.core.buffers import TreeBuffers
 @triton.jit  # type: ignore[untyped-decorator]
 def _walk_kernel(
     sampled_ptr: tl.tensor,
+    node_tokens_ptr: tl.tensor,
     cu_num_logits_ptr: tl.tensor,
     slots_ptr: tl.tensor,
     is_tree_ptr: tl.tensor,
-    tokens_ptr: tl.tensor,
     parents_ptr: tl.tensor,
     num_nodes_ptr: tl.tensor,
     out_tokens_ptr: tl.tensor,
@@ -34,7 +34,8 @@ def _walk_kernel(
 
     row = tl.arange(0, ROWS)
     live = (row >= 1) & (row <= nodes)
-    tokens = tl.load(tokens_ptr + slot * B + row - 1, mask=live, other=-1)
+    tokens = tl.load(node_tokens_ptr + start + row, mask=live, other=-1)
+    live &= tokens >= 0
     parents = tl.load(parents_ptr + slot * (B + 1) + row, mask=live, other=-2)
 
     out = tl.full([ROWS], -1, tl.int64)
@@ -57,6 +58,7 @@ def _walk_kernel(
 
 def walk_trees(
     sampled: torch.Tensor,
+    node_tokens: torch.Tensor,
     cu_num_logits: torch.Tensor,
     slots: torch.Tensor,
     is_tree: torch.Tensor,
@@ -69,6 +71,8 @@ def walk_trees(
 
     sampled:       [num_logits] int64, the target's token at every row; a request's rows are its tree's rows 0..n, where
                    the tree may have been cut to n nodes
+    node_tokens:   [num_logits] int64 or int32, every row's own token; below 0: a node that may not be accepted (a
+                   placeholder, a token past the end of a grammar)
     cu_num_logits: [R + 1] int32, first row of every request in `sampled`, and the end
     slots:         [R] int64, request-state slots; below 0: no tree
     is_tree:       [R] int32, 0: no tree, only the first row's token is taken
@@ -82,10 +86,10 @@ def walk_trees(
             raise ValueError(f"{name} is {tuple(tensor.shape)}; it must be a contiguous ({requests}, {trees.rows})")
     _walk_kernel[(requests,)](
         sampled,
+        node_tokens,
         cu_num_logits,
         slots,
         is_tree,
-        trees.tokens,
         trees.parents,
         trees.num_nodes,
         out_tokens,

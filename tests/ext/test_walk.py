@@ -15,6 +15,11 @@ from ddtree_ext.kernels.walk import walk_trees
 BUDGET = 20
 
 
+def row_token(tree: Tree | None, row: int) -> int:
+    """A row's own token, as the batch's input ids hold it; rows beyond the tree hold token 0."""
+    return tree.tokens[row] if tree is not None and 0 < row <= tree.num_nodes else 0
+
+
 def walk(
     sampled: list[int],
     lengths: list[int],
@@ -22,14 +27,16 @@ def walk(
     is_tree: list[int],
     trees: list[Tree | None],
     budget: int = BUDGET,
+    forbidden: frozenset[int] = frozenset(),
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     requests = len(slots)
     tokens = torch.full((requests, budget + 1), POISON, dtype=torch.int64)
     path = torch.full((requests, budget + 1), POISON, dtype=torch.int32)
     count = torch.full((requests,), POISON, dtype=torch.int32)
-    walk_trees(
-        int64(sampled), starts(lengths), int64(slots), int32(is_tree), stored(trees, budget), tokens, count, path
-    )
+    own = [row_token(trees[slot], row) for slot, length in zip(slots, lengths, strict=True) for row in range(length)]
+    own = [-1 if at in forbidden else token for at, token in enumerate(own)]
+    buffers = stored(trees, budget)
+    walk_trees(int64(sampled), int64(own), starts(lengths), int64(slots), int32(is_tree), buffers, tokens, count, path)
     return tokens, count, path
 
 
@@ -74,6 +81,16 @@ def test_a_whole_spine_of_the_largest_tree_is_accepted() -> None:
     assert path[0].tolist() == list(range(64))
 
 
+def test_a_forbidden_node_ends_the_walk_though_the_target_agrees() -> None:
+    tree = Tree.root()
+    for depth in range(3):
+        tree = tree.grown(depth, depth + 100, 0, np.float32(0))
+    tokens, count, path = walk([100, 101, 102, 5], [4], [0], [1], [tree], forbidden=frozenset({2}))
+    assert count.tolist() == [2]
+    assert tokens[0, :2].tolist() == [100, 101]
+    assert path[0, :3].tolist() == [0, 1, -1]
+
+
 def test_a_request_without_rows_samples_nothing() -> None:
     tokens, count, path = walk([4], [0, 1], [0, 1], [0, 0], [None, None])
     assert count.tolist() == [0, 1]
@@ -85,4 +102,4 @@ def test_outputs_of_another_width_are_refused() -> None:
     trees = stored([random_tree(np.random.default_rng(0), 2)], 4)
     wide = torch.zeros(1, 9, dtype=torch.int64)
     with pytest.raises(ValueError, match="out_tokens is"):
-        walk_trees(int64([1]), starts([1]), int64([0]), int32([1]), trees, wide, int32([0]), wide.int())
+        walk_trees(int64([1]), int64([0]), starts([1]), int64([0]), int32([1]), trees, wide, int32([0]), wide.int())

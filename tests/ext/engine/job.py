@@ -1,0 +1,96 @@
+"""What one engine process is asked to do, and what it answers: plain data, exchanged as JSON files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[3]
+PAIRS = Path(os.environ.get("DDTREE_PAIRS", REPO / "build" / "pairs"))
+STAND_INS = "cpu_shim"
+"""Plugins that let vLLM's CPU build run at all; with this value of VLLM_PLUGINS ours is absent."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request: it joins when `arrives` engine steps have been made."""
+
+    prompt: str
+    max_tokens: int = 64
+    arrives: int = 0
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One engine: a pair, an arm, and groups of requests that are run one group after the other.
+
+    arm: "plain" (no speculation), "chain" (stock DFlash, `tokens` drafts) or "tree" (`tokens` nodes, `topk` ranks).
+    Plain and chain run with the extension absent.
+    """
+
+    pair: str
+    arm: str
+    groups: tuple[tuple[Ask, ...], ...]
+    tokens: int = 0
+    topk: int = 16
+    engine: dict[str, Any] = field(default_factory=dict)
+    speculative: dict[str, Any] = field(default_factory=dict)
+    record_rows: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Per group and request: token ids, tokens gained at each engine step, and logprobs if asked; metrics at the end."""
+
+    tokens: list[list[list[int]]]
+    gains: list[list[list[int]]]
+    texts: list[list[str]]
+    metrics: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+def run(job: Job, timeout: float = 600.0) -> Answer:
+    """Runs the job in a fresh process; raises AssertionError with its output when it fails."""
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "TRITON_INTERPRET": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "PYTHONPATH": str(REPO),
+    }
+    environment.pop("DDTREE_COUNTERS_DIR", None)
+    environment.pop("VLLM_PLUGINS", None)
+    if job.arm != "tree":
+        environment["VLLM_PLUGINS"] = STAND_INS
+    with tempfile.TemporaryDirectory() as folder:
+        ask, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
+        ask.write_text(json.dumps(asdict(job)))
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.ext.engine.serve", str(ask), str(answer)],
+            cwd=REPO,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, f"{job.arm} on {job.pair} failed:\n{done.stdout[-4000:]}\n{done.stderr[-12000:]}"
+        return Answer(**json.loads(answer.read_text()))
+
+
+def load(path: Path) -> Job:
+    """The job of a file that `run` wrote."""
+    raw = json.loads(path.read_text())
+    groups = tuple(tuple(Ask(**ask) for ask in group) for group in raw.pop("groups"))
+    return Job(groups=groups, **raw)

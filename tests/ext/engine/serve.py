@@ -1,0 +1,104 @@
+"""One engine process: loads a pair, runs the job's groups, writes the answer. Run by job.run, in its environment."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.ext.engine.job import PAIRS, Answer, Ask, Job, load
+
+
+def engine_options(job: Job) -> dict[str, Any]:
+    """Arguments of vllm.LLM for the job's arm."""
+    options: dict[str, Any] = {
+        "model": str(PAIRS / job.pair / "target"),
+        "dtype": "bfloat16",
+        "max_model_len": 1024,
+        "max_num_seqs": 8,
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": 256 << 20,
+        "disable_log_stats": False,
+        "enable_prefix_caching": False,
+    }
+    if job.arm != "plain":
+        drafter = str(PAIRS / job.pair / "drafter")
+        options["speculative_config"] = {
+            "method": "dflash",
+            "model": drafter,
+            "num_speculative_tokens": job.tokens,
+            **job.speculative,
+        }
+    if job.arm == "tree":
+        options |= {
+            "worker_cls": "ddtree_ext.engine.cpu_worker.CPUTreeWorker",
+            "attention_backend": "CUSTOM",
+            "additional_config": {"ddtree": {"topk": job.topk}},
+        }
+    return options | job.engine
+
+
+def run_group(llm: Any, group: tuple[Ask, ...], number: int) -> tuple[list[list[int]], list[list[int]], list[str]]:
+    """Steps the engine until the group is done; returns token ids, tokens gained per step, and texts, by request."""
+    from vllm import SamplingParams
+
+    engine = llm.llm_engine
+    waiting = dict(enumerate(group))
+    tokens: list[list[int]] = [[] for _ in group]
+    gains: list[list[int]] = [[] for _ in group]
+    texts = [""] * len(group)
+    steps = 0
+    while waiting or engine.has_unfinished_requests():
+        for index, ask in list(waiting.items()):
+            if ask.arrives <= steps:
+                defaults = {"temperature": 0.0, "max_tokens": ask.max_tokens, "ignore_eos": True}
+                engine.add_request(f"{number}-{index}", ask.prompt, SamplingParams(**(defaults | ask.params)))
+                del waiting[index]
+        for output in engine.step():
+            index = int(output.request_id.split("-")[1])
+            now = list(output.outputs[0].token_ids)
+            if len(now) > len(tokens[index]):
+                gains[index].append(len(now) - len(tokens[index]))
+            tokens[index], texts[index] = now, output.outputs[0].text
+        steps += 1
+    return tokens, gains, texts
+
+
+def metrics(llm: Any) -> dict[str, Any]:
+    """Everything that vLLM would show of speculation and trees on /metrics."""
+    from prometheus_client import REGISTRY
+
+    shown: dict[str, Any] = {}
+    for family in REGISTRY.collect():
+        if "spec_decode" in family.name or "ddtree" in family.name:
+            for sample in family.samples:
+                label = sample.labels.get("depth") or sample.labels.get("position") or sample.labels.get("le")
+                shown[sample.name + (f"[{label}]" if label is not None else "")] = sample.value
+    return shown
+
+
+def main() -> None:
+    job = load(Path(sys.argv[1]))
+    from vllm import LLM
+
+    llm = LLM(**engine_options(job))
+    recorded: list[dict[str, Any]] = []
+    if job.record_rows:
+        from tests.ext.engine.recorder import record_rows
+
+        record_rows(recorded)
+    results = [run_group(llm, group, number) for number, group in enumerate(job.groups)]
+    answer = Answer(
+        tokens=[result[0] for result in results],
+        gains=[result[1] for result in results],
+        texts=[result[2] for result in results],
+        metrics=metrics(llm),
+        rows=recorded,
+    )
+    Path(sys.argv[2]).write_text(json.dumps(asdict(answer)))
+
+
+if __name__ == "__main__":
+    main()
