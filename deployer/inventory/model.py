@@ -76,6 +76,7 @@ class Install(Section):
 class Tree(Section):
     """What goes to ddtree_ext. `budget` is the number of tree nodes without the root, at most 63."""
 
+    enabled: bool = Field(default=True, description="false serves the plain DFlash chain")
     budget: int = Field(default=31, ge=1, le=63)
     options: dict[str, OptionValue] = Field(default_factory=dict)
 
