@@ -11,6 +11,10 @@ from deployer.transport import hostkeys
 from deployer.transport.resolve import Hop
 
 
+class LineBroken(TransferError):
+    """The connection broke or stalled: worth another attempt by whoever can continue where it broke."""
+
+
 def explained(error: Exception, hops: tuple[Hop, ...], number: int, trial: str) -> DeployError:
     """The error of connecting to hop `number` (from 0). TransferError marks those worth another attempt."""
     hop = hops[number]

@@ -23,7 +23,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from deployer.errors import DeployError, TransferError
 from deployer.inventory.model import Ssh
 from deployer.transport import hostkeys, openssh
-from deployer.transport.faults import explained
+from deployer.transport.faults import LineBroken, explained
 from deployer.transport.forward import listening
 from deployer.transport.resolve import Hop, resolve
 from deployer.transport.shell import Raw, ShellTransport
@@ -105,8 +105,8 @@ class SshTransport(ShellTransport):
         except FAULTS as error:
             raise self._lost(error) from error
 
-    def _lost(self, error: object) -> TransferError:
-        return TransferError(
+    def _lost(self, error: object) -> LineBroken:
+        return LineBroken(
             f"the connection broke: {error or type(error).__name__}",
             where=self.name,
             remedy="run the same command again: what arrived is kept, finished steps are not repeated",

@@ -12,6 +12,7 @@ from sshd import SSHD, Servers
 
 from deployer.checkpoint import profiles, shapes
 from deployer.checkpoint.profiles import Profile
+from deployer.inventory.model import Inventory
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -47,3 +48,24 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     running = Servers(tmp_path)
     yield running
     running.stop()
+
+
+def inventory_for(folder: Path, drafter: Path, **target: str) -> Inventory:
+    """An inventory whose host is this machine and whose root is in `folder`."""
+    return Inventory.model_validate(
+        {
+            "name": "here",
+            "root": f"{folder}/root",
+            "ssh": {"host": "localhost"},
+            "drafter": {"file": drafter, "profile": str(REPOSITORY / "inventory/profiles/tiny-hybrid.toml")},
+            "target": {"path": f"{folder}/root/models/target", **target},
+            "install": {"build": "cpu"},
+            "serve": {"served_model_name": "tiny"},
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests neither use nor fill the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

@@ -1,0 +1,87 @@
+"""A model as it is pushed: its files with their digests, and the immutable folder they make on the host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deployer.checkpoint.config import as_json, config_for
+from deployer.errors import UsageError
+from deployer.inventory.model import Inventory
+from deployer.plan.layout import Layout
+from deployer.push import digest
+
+
+@dataclass(frozen=True)
+class Blob:
+    """One file of a model: its name in the folder, and where it is on the laptop."""
+
+    name: str
+    source: Path
+    sha256: str
+
+    @property
+    def size(self) -> int:
+        return self.source.stat().st_size
+
+
+@dataclass(frozen=True)
+class Model:
+    """Files of the laptop and texts made here, under the name `slug`. Equal contents give an equal `identifier`."""
+
+    kind: str
+    slug: str
+    blobs: tuple[Blob, ...]
+    texts: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> dict[str, str]:
+        """File name -> SHA-256 of everything in the folder."""
+        made = {name: hashlib.sha256(text).hexdigest() for name, text in self.texts.items()}
+        return {blob.name: blob.sha256 for blob in self.blobs} | made
+
+    @property
+    def identifier(self) -> str:
+        listed = json.dumps(self.manifest, sort_keys=True).encode()
+        return f"{self.slug}-{hashlib.sha256(listed).hexdigest()[:12]}"
+
+    def folder(self, layout: Layout) -> str:
+        return f"{layout.models}/{self.identifier}"
+
+
+def slug(text: str) -> str:
+    """A profile's or folder's name as part of a path: lower case, dashes for all else."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
+
+
+def drafter_slug(inventory: Inventory) -> str:
+    reference = inventory.drafter.profile
+    return slug(Path(reference).stem if reference.endswith(".toml") else reference.rpartition("/")[2])
+
+
+def drafter(inventory: Inventory) -> Model:
+    """The drafter: the bare checkpoint, validated, and the config.json made of it.
+
+    Raises PreflightError if it does not fit.
+    """
+    file = inventory.drafter.file
+    config = as_json(config_for(inventory))
+    weights = Blob(name="model.safetensors", source=file, sha256=digest.of_file(file))
+    return Model(kind="drafter", slug=drafter_slug(inventory), blobs=(weights,), texts={"config.json": config})
+
+
+def target(inventory: Inventory) -> Model | None:
+    """The target, when the inventory says that it is pushed; every file of the folder but hidden ones."""
+    folder = inventory.target.push
+    if folder is None:
+        return None
+    if not (folder / "config.json").is_file():
+        raise UsageError("not a model's folder: no config.json", where=str(folder), remedy="correct target.push")
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [(path.relative_to(folder).as_posix(), path) for path in files]
+    shown = [(name, path) for name, path in names if not any(part.startswith(".") for part in name.split("/"))]
+    blobs = tuple(Blob(name=name, source=path, sha256=digest.of_file(path)) for name, path in shown)
+    return Model(kind="target", slug=slug(inventory.target.path.rpartition("/")[2]), blobs=blobs)
