@@ -51,7 +51,7 @@ def fill(lock: Lock, folder: Path, python: str, say: Callable[[str], None]) -> F
     missing = look(lock, folder).missing
     if missing:
         say(f"downloading {len(missing)} of {len(lock.pins)} wheels")
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".wheels-") as incoming:
             _download(Lock(missing), Path(incoming), python)
             for wheel in look(Lock(missing), Path(incoming)).wheels:
                 wheel.replace(folder / wheel.name)

@@ -1,0 +1,72 @@
+"""vLLM's /metrics as numbers: counters, their differences, and what they say about speculation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+_SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+TREES = "vllm:ddtree_trees_total"
+NODES = "vllm:ddtree_nodes_total"
+OFF_SPINE = "vllm:ddtree_accepted_off_spine_total"
+PER_DEPTH = "vllm:ddtree_accepted_per_depth_total"
+Key = TypeVar("Key", str, int)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """One scrape, summed over engines: a name's value, and the two that are counted per position or depth."""
+
+    totals: Mapping[str, float]
+    per_position: Mapping[int, float]
+    per_depth: Mapping[int, float]
+
+    def __getitem__(self, name: str) -> float:
+        return self.totals.get(name, 0.0)
+
+    def since(self, before: Counters) -> Counters:
+        """What was counted between `before` and now."""
+        return Counters(
+            _difference(self.totals, before.totals),
+            _difference(self.per_position, before.per_position),
+            _difference(self.per_depth, before.per_depth),
+        )
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens per step of the target, 1 + accepted / drafts; None before the first draft."""
+        return 1 + self[ACCEPTED] / self[DRAFTS] if self[DRAFTS] else None
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """Share of drafts whose k-th token was accepted, k = 1, 2, ...; for a tree its k-th depth."""
+        drafts, counted = self[DRAFTS], self.per_depth if self[TREES] else self.per_position
+        return tuple(counted[position] / drafts for position in sorted(counted)) if drafts else ()
+
+
+def parse(text: str) -> Counters:
+    """Reads Prometheus' text format."""
+    totals: dict[str, float] = {}
+    by_place: dict[str, dict[int, float]] = {PER_POSITION: {}, PER_DEPTH: {}}
+    for line in text.splitlines():
+        match = _SAMPLE.match(line)
+        if match is None:
+            continue
+        name, value = match["name"], float(match["value"])
+        totals[name] = totals.get(name, 0.0) + value
+        if name in by_place:
+            labels = dict(_LABEL.findall(match["labels"] or ""))
+            place = int(labels.get("position") or labels.get("depth") or "0")
+            by_place[name][place] = by_place[name].get(place, 0.0) + value
+    return Counters(totals, by_place[PER_POSITION], by_place[PER_DEPTH])
+
+
+def _difference(now: Mapping[Key, float], before: Mapping[Key, float]) -> dict[Key, float]:
+    return {key: value - before.get(key, 0.0) for key, value in now.items()}

@@ -1,0 +1,94 @@
+"""vLLM's options for one engine: the inventory's own, passed through, and those that this project decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from deployer.errors import UsageError
+from deployer.inventory.model import Inventory
+from deployer.serve.decoding import Decoding
+
+DRAIN_SECONDS = 20
+WORKER = {"cpu": "ddtree_ext.engine.cpu_worker.DDTreeCPUWorker", "cuda": "ddtree_ext.engine.worker.DDTreeWorker"}
+_DECIDED = {
+    "model": "[target] path",
+    "served-model-name": "[serve] served_model_name",
+    "port": "[serve] port",
+    "worker-cls": "[tree]",
+    "config": "the deployer",
+    "api-key": "[serve.environment] VLLM_API_KEY, which goes into a file that only root reads",
+}
+_SPECULATIVE_DECIDED = {"method": "dflash", "model": "[drafter]", "num_speculative_tokens": "[tree] budget"}
+
+
+def engine_options(inventory: Inventory, decoding: Decoding, *, target: str, drafter: str, port: int) -> dict[str, Any]:
+    """What `vllm serve --config` reads. Raises UsageError when [serve.options] sets what is decided here."""
+    given = normalised(inventory.serve.options)
+    _refuse(given, _DECIDED, inventory)
+    speculative = _mapping(given.pop("speculative-config", {}), "speculative-config", inventory)
+    _refuse(speculative, _SPECULATIVE_DECIDED, inventory)
+    additional = _mapping(given.pop("additional-config", {}), "additional-config", inventory)
+    _refuse(additional, {"ddtree": "[tree.options]"}, inventory)
+    options: dict[str, Any] = {
+        "model": target,
+        "served-model-name": [inventory.serve.served_model_name],
+        "host": "127.0.0.1",
+        "port": port,
+        "shutdown-timeout": DRAIN_SECONDS,
+        "disable-uvicorn-access-log": True,
+        **given,
+    }
+    if decoding.kind != "autoregressive":
+        decided = {"method": "dflash", "model": drafter, "num_speculative_tokens": decoding.tokens}
+        options["speculative-config"] = decided | speculative
+    if decoding.kind == "tree":
+        options["worker-cls"] = WORKER[inventory.install.build]
+        additional["ddtree"] = dict(inventory.tree.options)
+        if inventory.install.build == "cuda":
+            options["attention-backend"] = "CUSTOM"
+            # The drafter's layers keep the stock backend: only the target verifies a tree.
+            options["speculative-config"].setdefault("attention_backend", "FLASH_ATTN")
+    if additional:
+        options["additional-config"] = additional
+    return options
+
+
+def normalised(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Option names with dashes, and a false flag as its `no-` form: vLLM drops `key: false` from a config silently."""
+    result: dict[str, Any] = {}
+    for key, value in options.items():
+        name = key.lstrip("-").replace("_", "-")
+        if value is False:
+            result[name.removeprefix("no-") if name.startswith("no-") else f"no-{name}"] = True
+        else:
+            result[name] = value
+    return result
+
+
+def as_yaml(options: Mapping[str, Any]) -> str:
+    """One `key: value` line per option, each value in JSON, which YAML reads as it is."""
+    return "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in options.items())
+
+
+def from_yaml(text: str) -> dict[str, Any]:
+    """Reads back what `as_yaml` wrote."""
+    pairs = (line.partition(": ") for line in text.splitlines() if line)
+    return {key: json.loads(value) for key, _, value in pairs}
+
+
+def _mapping(value: object, name: str, inventory: Inventory) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return dict(value)
+    raise UsageError(f"[serve.options] {name} has to be a table", where=f"inventory {inventory.name}")
+
+
+def _refuse(given: Mapping[str, Any], decided: Mapping[str, str], inventory: Inventory) -> None:
+    for key, by in decided.items():
+        if key in given:
+            raise UsageError(
+                f"[serve.options] must not set {key}: it comes from {by}",
+                where=f"inventory {inventory.name}",
+                remedy=f"remove {key} from [serve.options]",
+            )

@@ -1,0 +1,99 @@
+"""What `serve` would do on one host: account, files, start, gate; or nothing, and why."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from shlex import quote
+
+from deployer.errors import PreflightError
+from deployer.facts.service import ServiceState
+from deployer.install.release import Folder
+from deployer.inventory.model import Inventory
+from deployer.plan.layout import Layout
+from deployer.plan.step import Plan, Progress, Step
+from deployer.push.published import drafter_dir, target_dir
+from deployer.serve import account, decoding, preflight
+from deployer.serve.gate import Wanted
+from deployer.serve.records import SERVING, Record, Records
+from deployer.serve.render import Engine, Files, Place, render
+from deployer.serve.service import Service
+from deployer.serve.switch import Switch
+from deployer.transport.base import Transport
+
+
+def plan(inventory: Inventory, transport: Transport, *, replace: str | None = None) -> Plan:
+    """The steps that make the inventory's service run and prove itself. Reads the host, changes nothing there."""
+    layout = Layout.of(inventory)
+    service, records = Service.of(inventory, transport), Records(transport, layout)
+    state = service.state()
+    if state.current is None:
+        raise PreflightError("no release is installed", where=transport.name, remedy="ddtree-deploy install first")
+    gpus = preflight.ready(inventory, transport, service_runs=state.running, replace=replace)
+    how = decoding.served(inventory)
+    folder = Folder(layout.release(state.current))
+    engine = Engine(folder.venv, target_dir(inventory, transport), drafter_dir(inventory, transport), how)
+    files = render(inventory, Place.of_service(inventory), engine, gpus.nodes, os.environ)
+    active = records.active()
+    account_step = account.step(layout, transport)
+    differing = records.in_place(files)
+    reason = _reason(state, active, files, differing)
+    if reason is None:
+        since = f"running since {state.since or 'its start'}"
+        done = Step("serve", "service", f"{since}; deployment {active.id if active else ''} has proved itself")
+        return Plan(inventory.name, (account_step, Step("serve", "files", "as they should be"), done))
+    job = _Job(records, files, folder.python, Record.new(state.current, files, str(how), replace), active)
+    foreign = replace if replace and replace != layout.unit else None
+    switch = Switch(service, records, job.new, active, state.running, Wanted.of(inventory, how), foreign)
+    return Plan(inventory.name, (account_step, *job.steps(differing, reason), *_switching(switch, reason)))
+
+
+def _reason(state: ServiceState, active: Record | None, files: Files, differing: tuple[str, ...]) -> str | None:
+    """Why the service has to be started anew; None when it need not be."""
+    if active is None:
+        return "no deployment has proved itself yet"
+    if active.outcome != SERVING:
+        return f"deployment {active.id} ended with: {active.outcome}"
+    if active.release != state.current:
+        return f"release {state.current} replaces {active.release}"
+    if active.files != files.digest:
+        return "the inventory asks for another configuration"
+    if differing:
+        return f"changed on the host by hand: {', '.join(differing)}"
+    return None if state.running else f"the service is {state.active}"
+
+
+def _switching(switch: Switch, reason: str) -> tuple[Step, ...]:
+    back = f"; if it fails, {switch.before.id} comes back" if switch.before else ""
+    return (
+        Step("serve", "start", reason, switch.start),
+        Step(
+            "serve",
+            "gate",
+            f"a known completion and accepted drafts within {switch.wanted.timeout:.0f} s{back}",
+            switch.prove,
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A deployment's files on their way to the host; nothing that runs is touched."""
+
+    records: Records
+    files: Files
+    python: str
+    new: Record
+    before: Record | None
+
+    def steps(self, differing: tuple[str, ...], reason: str) -> tuple[Step, ...]:
+        why = f"{len(differing)} files differ" if differing else reason
+        return (Step("serve", "files", f"{why}; vLLM's own parser reads them before anything stops", self._prepare),)
+
+    def _prepare(self, progress: Progress) -> None:
+        self.records.save(self.new, self.files, self.before)
+        progress.say(f"deployment {self.new.id}")
+        config = f"{self.records.path(self.new.id)}/config"
+        transport, named = self.records.transport, f"{config}.yaml"
+        transport.run(f"ln -sfn config {quote(named)}", sudo=True)
+        preflight.options_are_vllms(transport, self.python, named)

@@ -1,0 +1,82 @@
+"""Reasons not to touch a healthy service: what would keep a new one from starting, found before the old one stops."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from deployer.errors import PreflightError
+from deployer.facts import gpu, ports
+from deployer.facts.gpu import Gpus
+from deployer.inventory.model import Inventory
+from deployer.plan.layout import Layout
+from deployer.transport.base import Transport
+
+_HELD_MIB = 1024
+# Parses the file with `vllm serve`'s own parser, through its own entry, and stops where the server would start.
+_PARSE = """
+import sys
+from vllm.entrypoints.cli import main, serve
+serve.ServeSubcommand.cmd = staticmethod(lambda args: print("options-accepted"))
+sys.argv = ["vllm", "serve", "--config", sys.argv[1]]
+main.main()
+"""
+
+
+def port_is_free(inventory: Inventory, transport: Transport, units: frozenset[str]) -> None:
+    """Raises PreflightError when somebody else than `units` listens on the service's port."""
+    holder = ports.read(transport, inventory.serve.port)
+    if holder is not None and holder.unit not in units:
+        raise PreflightError(
+            f"port {inventory.serve.port} is taken by {holder}",
+            where=transport.name,
+            remedy="stop it, name its unit with --replace, or set another [serve] port",
+        )
+
+
+def gpus_are_ready(gpus: Gpus, service_runs: bool, replace: str | None, where: str) -> None:
+    """Raises PreflightError when the GPUs do not answer, or somebody else holds their memory."""
+    if gpus.failure:
+        raise PreflightError(
+            f"nvidia-smi fails: {gpus.failure}",
+            where=where,
+            remedy=f"kernel module {gpus.module}, library {gpus.driver}: make them equal; nothing was stopped",
+        )
+    held = [card for card in gpus.cards if card.memory_total - card.memory_free > _HELD_MIB]
+    if held and not service_runs and replace is None:
+        who = (
+            ", ".join(f"{holder.process} (pid {holder.pid})" for holder in gpus.holders)
+            or "a process not seen from here"
+        )
+        raise PreflightError(
+            f"GPU {', '.join(str(card.index) for card in held)} is held by {who}",
+            where=where,
+            remedy="name its unit with --replace UNIT, or stop it",
+        )
+
+
+def ready(inventory: Inventory, transport: Transport, *, service_runs: bool, replace: str | None) -> Gpus:
+    """Everything that can be known before the old service stops; gives the GPUs, whose nodes the unit names."""
+    units = frozenset({Layout.of(inventory).unit, *([replace] if replace else [])})
+    port_is_free(inventory, transport, units)
+    if inventory.install.build == "cpu":
+        return Gpus()
+    gpus = gpu.read(transport)
+    gpus_are_ready(gpus, service_runs, replace, transport.name)
+    return gpus
+
+
+def options_are_vllms(transport: Transport, python: str, config: str) -> None:
+    """Lets the installed vLLM read `config`, a path on the host that ends in .yaml. PreflightError if it refuses."""
+    command = (
+        f"HOME=$(mktemp -d) && export HOME && cd / && trap 'rm -rf \"$HOME\"' EXIT && "
+        f"HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 {quote(python)} - {quote(config)}"
+    )
+    result = transport.run(command, sudo=True, check=False, timeout=300.0, stdin=_PARSE.encode())
+    if "options-accepted" not in result.stdout:
+        lines = [line for line in result.stderr.strip().splitlines() if "error" in line.lower()]
+        said = (lines or result.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise PreflightError(
+            f"vLLM refuses the options: {said.strip()[-300:]}",
+            where=transport.name,
+            remedy="correct [serve.options]; nothing was stopped",
+        )

@@ -1,0 +1,176 @@
+"""Deployments as the host remembers them: ROOT/state/deployments/<id>/ with the files, the release and who did it.
+
+`active` points to the one that proved itself last; each folder's `previous` points to the one before it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import socket
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from shlex import quote
+
+from deployer.plan.layout import Layout
+from deployer.serve.options import from_yaml
+from deployer.serve.render import Files
+from deployer.transport.base import Transport
+
+PREPARED, SERVING = "prepared", "serving"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One deployment. `outcome` is prepared, serving, or why it failed; `replaced` a foreign unit that it put out."""
+
+    id: str
+    release: str
+    files: str
+    decoding: str
+    by: str
+    when: str
+    outcome: str = PREPARED
+    replaced: str | None = None
+
+    @classmethod
+    def new(cls, release: str, files: Files, decoding: str, replaced: str | None) -> Record:
+        """A deployment that begins now, by whoever runs this program."""
+        now = datetime.now(UTC)
+        return cls(
+            id=f"{now:%Y%m%dT%H%M%SZ}-{files.digest[:8]}",
+            release=release,
+            files=files.digest,
+            decoding=decoding,
+            by=f"{getpass.getuser()}@{socket.gethostname()}",
+            when=now.isoformat(timespec="seconds"),
+            replaced=replaced,
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Record | None:
+        """None when the text is no record: its writer was killed in between."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError):
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.decoding}, release {self.release}, by {self.by})"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One file of a deployment: its name in the record's folder, where it belongs, its mode."""
+
+    name: str
+    path: str
+    mode: int
+
+
+def installed(layout: Layout) -> tuple[Installed, ...]:
+    """The four files of a deployment, in the order of Files."""
+    return (
+        Installed("unit", layout.unit_file, 0o644),
+        Installed("dropin", f"{layout.unit_file}.d/10-build.conf", 0o644),
+        Installed("config", layout.config, 0o644),
+        Installed("environment", layout.environment, 0o600),
+    )
+
+
+@dataclass(frozen=True)
+class Records:
+    """The host's folder of deployments."""
+
+    transport: Transport
+    layout: Layout
+
+    @property
+    def folder(self) -> str:
+        return f"{self.layout.state}/deployments"
+
+    def path(self, identifier: str) -> str:
+        """One deployment's folder."""
+        return f"{self.folder}/{identifier}"
+
+    def all(self) -> tuple[Record, ...]:
+        """Every readable record, oldest first."""
+        command = f"cat {quote(self.folder)}/*Z-*/record.json 2>/dev/null || true"
+        lines = self.transport.run(command, sudo=True).stdout.splitlines()
+        records = [record for line in lines if (record := Record.parse(line))]
+        return tuple(sorted(records, key=lambda record: record.id))
+
+    def active(self) -> Record | None:
+        """The deployment that proved itself last."""
+        return self._read(f"{self.folder}/active")
+
+    def previous(self, of: Record) -> Record | None:
+        """The one that was active before `of`."""
+        return self._read(f"{self.path(of.id)}/previous")
+
+    def _read(self, folder: str) -> Record | None:
+        found = self.transport.run(f"cat {quote(folder)}/record.json 2>/dev/null || true", sudo=True)
+        return Record.parse(found.stdout)
+
+    def save(self, record: Record, files: Files, before: Record | None) -> None:
+        """Writes a deployment's folder: its files, its release, and a way back to the one before it."""
+        folder = quote(self.path(record.id))
+        links = f"ln -sfn {quote(self.layout.release(record.release))} {folder}/release"
+        if before is not None:
+            links += f" && ln -sfn {quote(self.path(before.id))} {folder}/previous"
+        self.transport.run(
+            f"umask 077; mkdir -p {folder} && chmod 0755 {quote(self.layout.state)} && {links}", sudo=True
+        )
+        for file in installed(self.layout):
+            text, path = getattr(files, file.name), f"{self.path(record.id)}/{file.name}"
+            self.transport.write(text.encode(), path, mode=0o600, sudo=True)
+        self.mark(record, record.outcome)
+
+    def mark(self, record: Record, outcome: str) -> Record:
+        """Writes how a deployment ended."""
+        marked = replace(record, outcome=outcome)
+        line = json.dumps(asdict(marked)) + "\n"
+        self.transport.write(line.encode(), f"{self.path(record.id)}/record.json", mode=0o600, sudo=True)
+        return marked
+
+    def activate(self, record: Record) -> None:
+        """This deployment serves and has proved it."""
+        self.mark(record, SERVING)
+        link = quote(f"{self.folder}/active")
+        self.transport.run(f"ln -sfn {quote(self.path(record.id))} {link}.new && mv -Tf {link}.new {link}", sudo=True)
+
+    def put_in_place(self, record: Record) -> None:
+        """Copies a deployment's files to where systemd and vLLM read them, and points `current` to its release."""
+        steps = [
+            f"install -D -m {file.mode:04o} {quote(self.path(record.id))}/{file.name} {quote(file.path)}"
+            for file in installed(self.layout)
+        ]
+        current, release = quote(self.layout.current), quote(self.layout.release(record.release))
+        steps += [f"ln -sfn {release} {current}.new", f"mv -Tf {current}.new {current}", "systemctl daemon-reload"]
+        self.transport.run(f"umask 022; {' && '.join(steps)}", sudo=True)
+
+    def address(self, record: Record) -> tuple[int, str]:
+        """The port and the model name under which a deployment serves."""
+        text = self.transport.run(f"cat {quote(self.path(record.id))}/config", sudo=True).stdout
+        options = from_yaml(text)
+        return int(options["port"]), str(options["served-model-name"][0])
+
+    def take_away(self) -> None:
+        """Removes the files from where they are read: as it was before the first deployment."""
+        paths = " ".join(quote(file.path) for file in installed(self.layout))
+        unit = quote(self.layout.unit)
+        command = (
+            f"systemctl disable {unit} 2>/dev/null; rm -f {paths}; rmdir {quote(self.layout.unit_file)}.d 2>/dev/null; "
+            f"systemctl daemon-reload; systemctl reset-failed {unit} 2>/dev/null; true"
+        )
+        self.transport.run(command, sudo=True)
+
+    def in_place(self, files: Files) -> tuple[str, ...]:
+        """Paths whose content on the host is not that of `files`: changed by hand, or never written."""
+        texts = {file.path: getattr(files, file.name) for file in installed(self.layout)}
+        expected = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}
+        paths = " ".join(quote(path) for path in expected)
+        found = self.transport.run(f"sha256sum {paths} 2>/dev/null || true", sudo=True).stdout
+        there = {line[66:].strip(): line[:64] for line in found.splitlines()}
+        return tuple(path for path, digest in expected.items() if there.get(path) != digest)

@@ -1,0 +1,81 @@
+"""`uninstall`: the host as it was before, and a list of what went."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from deployer.inventory.model import Inventory
+from deployer.plan.layout import Layout
+from deployer.plan.step import Plan, Progress, Step
+from deployer.serve.records import Records
+from deployer.serve.service import Service
+from deployer.transport.base import Transport
+
+
+def plan(inventory: Inventory, transport: Transport, *, models: bool = False) -> Plan:
+    """Everything this program put on the host; with `models` the pushed models as well. Nothing else is touched."""
+    layout = Layout.of(inventory)
+    present = _present(transport, (*_files(layout), *_folders(layout, models)))
+    account = transport.run(f"id -u {quote(layout.user)}", check=False).ok
+    service = Service.of(inventory, transport)
+    steps = (
+        _unit(service, layout),
+        _paths(transport, layout, present),
+        _account(transport, layout, account),
+    )
+    return Plan(inventory.name, steps)
+
+
+def _files(layout: Layout) -> tuple[str, ...]:
+    return (layout.unit_file, f"{layout.unit_file}.d", layout.config, layout.environment)
+
+
+def _folders(layout: Layout, models: bool) -> tuple[str, ...]:
+    everything = (layout.releases, layout.current, layout.wheels, layout.state, *([layout.models] if models else []))
+    return (*everything, layout.state_dir, layout.cache_dir)
+
+
+def _present(transport: Transport, paths: tuple[str, ...]) -> tuple[str, ...]:
+    words = " ".join(quote(path) for path in paths)
+    look = f'for p in {words}; do if [ -e "$p" ] || [ -L "$p" ]; then echo "$p"; fi; done'
+    return tuple(transport.run(look, sudo=True).stdout.splitlines())
+
+
+def _unit(service: Service, layout: Layout) -> Step:
+    state = service.state()
+    if not state.installed:
+        return Step("uninstall", "service", f"{layout.unit} is not installed")
+
+    def remove(progress: Progress) -> None:
+        service.stop()
+        Records(service.transport, layout).take_away()
+        progress.say(f"removed {layout.unit}")
+
+    return Step("uninstall", "service", f"{layout.unit} is {state.active}", remove)
+
+
+def _paths(transport: Transport, layout: Layout, present: tuple[str, ...]) -> Step:
+    if not present:
+        return Step("uninstall", "files", "nothing of ours is on the host")
+
+    def remove(progress: Progress) -> None:
+        for path in present:
+            transport.run(f"rm -rf {quote(path)}", sudo=True, timeout=600.0)
+            progress.say(f"removed {path}")
+        # Only when empty: what others put there stays.
+        for folder in (layout.root, layout.etc):
+            if transport.run(f"rmdir {quote(folder)} 2>/dev/null", sudo=True, check=False).ok:
+                progress.say(f"removed {folder}")
+
+    return Step("uninstall", "files", f"{len(present)} files and folders: {', '.join(present)}", remove)
+
+
+def _account(transport: Transport, layout: Layout, exists: bool) -> Step:
+    if not exists:
+        return Step("uninstall", "account", f"{layout.user} does not exist")
+
+    def remove(progress: Progress) -> None:
+        transport.run(f"PATH=$PATH:/usr/sbin userdel {quote(layout.user)}", sudo=True)
+        progress.say(f"removed the account {layout.user}")
+
+    return Step("uninstall", "account", f"{layout.user} runs nothing else", remove)
