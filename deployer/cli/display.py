@@ -1,0 +1,113 @@
+"""What the operator sees: plans, running steps with rate and remaining time, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from deployer.facts.finding import Finding, Level
+from deployer.plan.step import Plan, Step
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+def show_plan(plan: Plan) -> None:
+    """Steps with their reasons; nothing is done."""
+    for step in plan.steps:
+        mark = "[bold]+[/]" if step.needed else "[dim]=[/]"
+        out.print(f"{mark} {escape(step.verb)}: {escape(step.title)}\n    [dim]{escape(step.reason)}[/]")
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        colour = COLOURS[finding.level]
+        remedy = f"\n[dim]do: {escape(finding.remedy)}[/]" if finding.remedy else ""
+        table.add_row(f"[{colour}]{finding.level}[/]", escape(finding.subject), escape(finding.seen) + remedy)
+    out.print(table)
+
+
+def show_rows(rows: Iterable[tuple[str, str]]) -> None:
+    """Labels and values."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for label, value in rows:
+        table.add_row(f"[dim]{escape(label)}[/]", escape(value))
+    out.print(table)
+
+
+class PlanDisplay:
+    """A plan's progress. On a terminal the running step is a live line; elsewhere every tenth of a transfer is one."""
+
+    def __init__(self, console: Console = out) -> None:
+        self._console = console
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._tenth = -1
+
+    def __enter__(self) -> PlanDisplay:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def unneeded(self, step: Step) -> None:
+        self._console.print(f"[dim]= {escape(step.verb)}: {escape(step.title)} ({escape(step.reason)})[/]")
+
+    def begins(self, step: Step) -> None:
+        self._tenth = -1
+        if self._console.is_terminal:
+            self._task = self._bar.add_task(f"{step.verb}: {escape(step.title)}", total=None)
+        else:
+            self._console.print(f"> {escape(step.verb)}: {escape(step.title)} ({escape(step.reason)})")
+
+    def ends(self, step: Step, seconds: float) -> None:
+        self._remove()
+        self._console.print(f"[green]+[/] {escape(step.verb)}: {escape(step.title)} [dim]{seconds:.1f} s[/]")
+
+    def say(self, line: str) -> None:
+        self._console.print(f"    [dim]{escape(line)}[/]")
+
+    def bytes(self, done: int, total: int) -> None:
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, total=total)
+            return
+        tenth = 10 * done // max(total, 1)
+        if tenth > self._tenth:
+            self._tenth = tenth
+            self._console.print(f"    {10 * tenth} % of {total} bytes")
+
+    def _remove(self) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None

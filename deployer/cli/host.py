@@ -1,0 +1,66 @@
+"""What every verb needs: the host it is about, and how its plan is shown or carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from deployer.cli.display import PlanDisplay, out, show_plan
+from deployer.inventory.load import load
+from deployer.inventory.model import Inventory
+from deployer.plan.apply import apply
+from deployer.plan.layout import Layout
+from deployer.plan.step import Plan
+from deployer.transport.base import Transport
+from deployer.transport.open import opened
+
+HostName = Annotated[str, typer.Argument(metavar="HOST", help="a name in inventory/, or a .toml file")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="print the steps and their reasons, change nothing")]
+Builder = Callable[[Inventory, Transport], Plan]
+
+
+@dataclass
+class Choices:
+    """What the options before the verb say."""
+
+    local: bool = False
+
+
+choices = Choices()
+
+
+@dataclass(frozen=True)
+class Host:
+    """An inventory and the open transport that belongs to it."""
+
+    inventory: Inventory
+    transport: Transport
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.inventory)
+
+
+@contextmanager
+def reached(name: str) -> Iterator[Host]:
+    """Loads the inventory and connects."""
+    inventory = load(name)
+    with opened(inventory, local=choices.local) as transport:
+        yield Host(inventory, transport)
+
+
+def carry_out(name: str, verb: str, build: Builder, *, plan_only: bool = False) -> None:
+    """Builds one verb's plan and shows it, or applies it under the host's lock."""
+    with reached(name) as host:
+        plan = build(host.inventory, host.transport)
+        if plan_only:
+            show_plan(plan)
+            return
+        with PlanDisplay() as display:
+            apply(plan, host.transport, host.layout, verb=verb, progress=display)
+        if not plan.pending:
+            out.print("nothing to do")

@@ -1,0 +1,12 @@
+"""install: vLLM and the extension, as a release."""
+
+from __future__ import annotations
+
+from deployer.cli.host import HostName, PlanOnly, carry_out
+
+
+def install(host: HostName, plan: PlanOnly = False) -> None:
+    """Installs the pinned vLLM and ddtree_ext as a new release and makes it current."""
+    from deployer.install.plan import plan as build
+
+    carry_out(host, "install", build, plan_only=plan)

@@ -1,0 +1,50 @@
+"""status, logs, tunnel, smoke: verbs that look at a service and change nothing."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from typing import Annotated
+
+import typer
+
+from deployer.cli.display import PlanDisplay, out, show_rows
+from deployer.cli.host import HostName, reached
+
+Lines = Annotated[int, typer.Option("-n", "--lines", min=1, help="how many of the last lines")]
+Follow = Annotated[bool, typer.Option("-f", "--follow", help="keep printing new ones; Ctrl-C ends it")]
+LocalPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="the port here; 0 is any free one")]
+
+
+def status(host: HostName) -> None:
+    """Shows the unit, its release, health, acceptance length and tree counters."""
+    from deployer.serve.status import status as rows
+
+    with reached(host) as reached_host:
+        show_rows(rows(reached_host.inventory, reached_host.transport))
+
+
+def logs(host: HostName, lines: Lines = 100, follow: Follow = False) -> None:
+    """Prints the service's journal."""
+    with reached(host) as reached_host:
+        unit = shlex.quote(reached_host.layout.unit)
+        command = f"journalctl --no-pager -o short-iso -u {unit} -n {lines}{' -f' if follow else ''}"
+        for line in reached_host.transport.stream(command, sudo=True, timeout=86400.0 if follow else 60.0):
+            typer.echo(line)
+
+
+def tunnel(host: HostName, port: LocalPort = 0) -> None:
+    """Opens the service's port here until Ctrl-C: it listens on the host's loopback only."""
+    with reached(host) as reached_host:
+        serve = reached_host.inventory.serve
+        with reached_host.transport.forward("127.0.0.1", serve.port, port) as here:
+            out.print(f"http://127.0.0.1:{here}/v1 is {serve.served_model_name} on {host}; Ctrl-C closes it")
+            threading.Event().wait()
+
+
+def smoke(host: HostName) -> None:
+    """Proves a running service; exit code 0 only if every assertion holds."""
+    from deployer.serve.smoke import smoke as prove
+
+    with reached(host) as reached_host, PlanDisplay() as display:
+        prove(reached_host.inventory, reached_host.transport, display)

@@ -1,0 +1,53 @@
+"""serve: the unit, its gate, and the way back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from deployer.cli.host import HostName, PlanOnly, carry_out
+
+Replace = Annotated[
+    str | None,
+    typer.Option("--replace", metavar="UNIT", help="stop this unit when all else is ready; restored if the gate fails"),
+]
+
+
+def serve(host: HostName, replace: Replace = None, plan: PlanOnly = False) -> None:
+    """Installs and starts the unit, and proves it by a real completion; what ran before comes back if that fails."""
+    from deployer.serve.plan import plan as build
+
+    carry_out(host, "serve", partial(build, replace=replace), plan_only=plan)
+
+
+def stop(host: HostName, plan: PlanOnly = False) -> None:
+    """Stops the service and leaves everything else."""
+    from deployer.serve.stop import plan as build
+
+    carry_out(host, "stop", build, plan_only=plan)
+
+
+def rollback(
+    host: HostName,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="RELEASE", help="which release; the previous one if left out")
+    ] = None,
+    plan: PlanOnly = False,
+) -> None:
+    """Goes back to what served before, through the same gate."""
+    from deployer.serve.rollback import plan as build
+
+    carry_out(host, "rollback", partial(build, to=to), plan_only=plan)
+
+
+def uninstall(
+    host: HostName,
+    keep_models: Annotated[bool, typer.Option("--keep-models", help="leave the pushed models")] = False,
+    plan: PlanOnly = False,
+) -> None:
+    """Removes service, releases, state and pushed models from the host."""
+    from deployer.serve.uninstall import plan as build
+
+    carry_out(host, "uninstall", partial(build, models=not keep_models), plan_only=plan)

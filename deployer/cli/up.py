@@ -1,0 +1,74 @@
+"""up: from a file on the laptop to a proven service, each verb after the other, under one lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from deployer.cli.bench import TakeGpu
+from deployer.cli.check import examine
+from deployer.cli.display import PlanDisplay, out, show_plan
+from deployer.cli.host import Builder, Host, HostName, PlanOnly, reached
+from deployer.cli.serve import Replace
+from deployer.errors import PreflightError
+from deployer.plan.apply import audited, run
+from deployer.plan.lock import held
+
+Stage = tuple[str, Builder]
+
+
+def up(host: HostName, replace: Replace = None, take_gpu: TakeGpu = False, plan: PlanOnly = False) -> None:
+    """check, push, install, bench, serve and its gate. Run again, it changes nothing and says why."""
+    from deployer.bench.plan import plan as bench
+    from deployer.bench.report import last
+    from deployer.install.plan import plan as install
+    from deployer.push.plan import plan as push
+    from deployer.serve.plan import plan as serve
+
+    stages: list[Stage] = [
+        ("push", push),
+        ("install", install),
+        ("bench", partial(bench, take_gpu=take_gpu)),
+        ("serve", partial(serve, replace=replace)),
+    ]
+    with reached(host) as reached_host:
+        examine(reached_host)
+        if plan:
+            foresee(reached_host, stages)
+            return
+        changed = climb(reached_host, stages)
+        out.print(last(reached_host.inventory, reached_host.transport) or "")
+        out.print(f"{host} serves{'' if changed else '; nothing was changed'}. Reach it: ddtree-deploy tunnel {host}")
+
+
+def climb(host: Host, stages: Sequence[Stage]) -> bool:
+    """Applies the stages in order, each planned after the one before it was applied; says whether anything was done.
+
+    The lock is taken at the first step that changes something: a second run takes none.
+    """
+    done: list[str] | None = None
+    with ExitStack() as stack:
+        display = stack.enter_context(PlanDisplay())
+        for _, build in stages:
+            plan = build(host.inventory, host.transport)
+            if plan.pending and done is None:
+                stack.enter_context(held(host.transport, host.layout, "up"))
+                done = stack.enter_context(audited(host.transport, host.layout, "up"))
+            run(plan, display, done)
+    return done is not None
+
+
+def foresee(host: Host, stages: Sequence[Stage]) -> None:
+    """Shows what each stage would do now. A later one may not be decidable before an earlier one is applied."""
+    undecided = ""
+    for verb, build in stages:
+        try:
+            plan = build(host.inventory, host.transport)
+        except PreflightError as error:
+            if not undecided:
+                raise
+            out.print(f"? {verb}: decided after {undecided} ({error.what})")
+            continue
+        show_plan(plan)
+        undecided = verb if plan.pending and not undecided else undecided
