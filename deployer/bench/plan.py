@@ -47,9 +47,8 @@ def scene(inventory: Inventory, transport: Transport, nodes: tuple[str, ...] = (
     jsonl = as_jsonl(prompts, inventory.bench.num_prompts)
     engine = Engine(venv, target_dir(inventory, transport), drafter_dir(inventory, transport), autoregressive())
     runner = Runner(inventory, transport, bench, engine, prompts, jsonl)
-    return Scene(
-        runner, Store(transport, layout, release), arms(inventory, bench, engine, jsonl, nodes, dict(os.environ))
-    )
+    made = arms(inventory, bench, engine, jsonl, nodes=nodes, local=dict(os.environ))
+    return Scene(runner, Store(transport, layout, release), made)
 
 
 def plan(inventory: Inventory, transport: Transport, *, take_gpu: bool = False) -> Plan:

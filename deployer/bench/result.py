@@ -37,7 +37,7 @@ class Tpot:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One arm. `acceptance_length` is tokens per step of the target; `by_position` the share of drafts accepted there."""
+    """One arm. `acceptance_length`: tokens per step of the target; `by_position`: share of drafts accepted there."""
 
     name: str
     title: str

@@ -46,7 +46,7 @@ def _subject(service: Service, records: Records, goal: Record) -> tuple[Service,
 
 
 def _wanted(inventory: Inventory, records: Records, goal: Record) -> Wanted:
-    """The earlier deployment proved its text and acceptance then, under an inventory that is gone; now it must serve."""
+    """It proved its text and acceptance under an inventory that is gone; now it must serve."""
     _, model = records.address(goal)
     tree = goal.decoding.startswith("tree")
     how = Decoding("tree" if tree else "chain", 0)

@@ -75,7 +75,7 @@ def _ask(service: Service, prompt: str, extra: Mapping[str, object] | None) -> C
 
 
 def first_difference(plain: Completion, tree: Completion) -> Difference | None:
-    """None when the outputs are the same tokens. The gap is None when plain decoding did not have the tree's token on its list."""
+    """None when the tokens are the same. The gap is None when the tree's token was not on plain decoding's list."""
     for position, (expected, got) in enumerate(zip(plain.tokens, tree.tokens, strict=False)):
         if expected != got:
             chances = plain.top[position]
