@@ -76,9 +76,10 @@ _COMMANDS = (
     "install -d /var/log/journal",
     "chmod 440 /etc/sudoers.d/deploy",
     "ln -sf /lib/systemd/system/multi-user.target /etc/systemd/system/default.target",
-    # Host keys are each container's own; package sources would only lead out of a network without a way out.
+    # Host keys are each container's own; package sources would lead nowhere: there is no network.
     "find /etc/ssh -name ssh_host_* -delete",
-    "rm -f /etc/apt/sources.list /etc/apt/sources.list.d/0000debian.sources",
+    "rm -rf /etc/apt/sources.list /etc/apt/sources.list.d /etc/apt/apt.conf.d/99mmdebstrap",
+    "mkdir /etc/apt/sources.list.d",
     *(f"ln -sf /dev/null /etc/systemd/system/{unit}" for unit in _MASKED),
 )
 
@@ -112,6 +113,12 @@ def apt_sources(etc_apt: Path = Path("/etc/apt")) -> list[Path]:
     return found
 
 
+def apt_transport() -> list[str]:
+    """The machine's own settings of how apt fetches (a proxy, say) for mmdebstrap, which does not read them itself."""
+    dump = sh("apt-config", "dump", "--no-empty", "--format", '%F "%v";%n', "Acquire::http", "Acquire::https").stdout
+    return [f"--aptopt={line}" for line in dump.splitlines()]
+
+
 def rootfs_of(base: Path) -> Path:
     """Where the unpacked image of the present recipe lies, or will lie, under the cache directory `base`."""
     return base / f"{image_name(suite_of_machine())}-{_digest(_FILES, _COMMANDS)}"
@@ -126,8 +133,8 @@ def build(base: Path) -> bool:
     tar = base / f"{image_name(suite_of_machine())}.tar"
     if not tar.exists():
         part = tar.with_name("part-" + tar.name)
-        sh("mmdebstrap", "--quiet", *_MMDEBSTRAP, "--include=" + ",".join(PACKAGES), suite_of_machine(), part,
-           *apt_sources(), timeout=900)
+        what = ("--quiet", *_MMDEBSTRAP, *apt_transport(), "--include=" + ",".join(PACKAGES))
+        _in_memory(base, "mmdebstrap", *what, suite_of_machine(), part, *apt_sources())
         part.rename(tar)
     part = rootfs.with_name("part-" + rootfs.name)
     shutil.rmtree(part, ignore_errors=True)
@@ -139,4 +146,27 @@ def build(base: Path) -> bool:
     for command in _COMMANDS:
         sh("chroot", part, *command.split())
     part.rename(rootfs)
+    _prune(base, keep={rootfs, tar})
     return True
+
+
+def _in_memory(base: Path, *argv: str | Path) -> None:
+    """Run a tool whose temporary files, some hundred MB in ten thousand pieces, are kept off the disk.
+
+    They lie in a mount namespace of their own, so that nothing of them is left however the tool ends.
+    """
+    scratch = base / "scratch"
+    scratch.mkdir(exist_ok=True)
+    mount = 'mount -t tmpfs -o size=2g,mode=1777 scratch "$TMPDIR" && exec "$@"'
+    sh("env", f"TMPDIR={scratch}", "unshare", "--mount", "sh", "-c", mount, "sh", *argv, timeout=900)
+    scratch.rmdir()
+
+
+def _prune(base: Path, keep: set[Path]) -> None:
+    """Remove images of former recipes, unless a lab that is up stands on one."""
+    mounted = Path("/proc/self/mounts").read_text()
+    for path in set(base.glob("*-*")) - keep:
+        if path.is_dir() and f"lowerdir={path}," not in mounted:
+            shutil.rmtree(path)
+        elif path.suffix == ".tar":
+            path.unlink()
