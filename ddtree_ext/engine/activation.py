@@ -35,12 +35,13 @@ def _register_gdn_layer() -> None:
 
 def _register_target(vllm_config: Any) -> None:
     """Subclasses the target's model class: its model state is ours, its GDN window as narrow as without drafts."""
-    from vllm.model_executor.model_loader.utils import get_model_architecture
+    from vllm.model_executor.model_loader import utils
     from vllm.model_executor.models import ModelRegistry
 
-    stock, architecture = get_model_architecture(vllm_config.model_config)
+    stock, architecture = utils.get_model_architecture(vllm_config.model_config)
     if not getattr(stock, "ddtree_target", False):
         ModelRegistry.register_model(architecture, target_class(stock, vllm_config))
+        utils._MODEL_ARCH_BY_HASH.clear()  # what was resolved before, in this process, is the stock class
 
 
 def target_class(stock: type, vllm_config: Any) -> type:

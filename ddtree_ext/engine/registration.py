@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ddtree_ext.engine.compat import check_version
@@ -31,6 +32,7 @@ def _honour_custom_backend(platform: Any) -> None:
     if getattr(stock, "honours_custom", False):
         return
 
+    @functools.wraps(stock)
     def get_attn_backend_cls(cls: Any, selected_backend: Any, *args: Any, **kwargs: Any) -> str:
         if selected_backend == AttentionBackendEnum.CUSTOM:
             return str(AttentionBackendEnum.CUSTOM.get_path())

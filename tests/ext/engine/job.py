@@ -67,7 +67,7 @@ def run(job: Job, timeout: float = 600.0) -> Answer:
         "TRITON_INTERPRET": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
-        "PYTHONPATH": str(REPO),
+        "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]),
     }
     environment.pop("DDTREE_COUNTERS_DIR", None)
     environment.pop("VLLM_PLUGINS", None)
