@@ -23,7 +23,7 @@ from rich.table import Table
 from deployer.facts.finding import Finding, Level
 from deployer.plan.step import Plan, Step
 
-out = Console(highlight=False)
+out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False)
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
@@ -89,7 +89,7 @@ class PlanDisplay:
         if self._console.is_terminal:
             self._task = self._bar.add_task(f"{step.verb}: {escape(step.title)}", total=None)
         else:
-            self._console.print(f"> {escape(step.verb)}: {escape(step.title)} ({escape(step.reason)})")
+            self._console.print(f"> {escape(step.verb)}: {escape(step.title)}\n    {escape(step.reason)}")
 
     def ends(self, step: Step, seconds: float) -> None:
         self._remove()

@@ -16,6 +16,7 @@ from deployer.push.model import Blob, Model, drafter, drafter_slug, target
 from deployer.transport.base import Transport
 
 RESERVE = 256 << 20  # bytes that stay free
+SMALL = 8 << 20  # bytes; below, a new ssh for rsync takes longer than the open channel
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,10 @@ def _send_step(transport: Transport, layout: Layout, model: Model, found: Found)
         return Step("push", title, "nothing to send: the SHA-256 is equal on both ends")
 
     def action(progress: Progress) -> None:
-        by_rsync = rsync.usable(transport)
+        worthwhile = any(blob.size >= SMALL for blob in missing) and rsync.usable(transport)
         for blob in missing:
             sending = Sending(blob.source, blob.sha256, _stored(layout, blob))
-            send(transport, sending, progress, by_rsync=by_rsync)
+            send(transport, sending, progress, by_rsync=worthwhile and blob.size >= SMALL)
 
     reason = (
         f"{len(missing)} of {len(model.blobs)} are not in the host's store ({_amount(sum(b.size for b in missing))})"

@@ -24,6 +24,7 @@ def _block(number: int, hop: Hop, connect_timeout: float) -> str:
         f"User {hop.user}",
         *(f'IdentityFile "{identity}"' for identity in hop.identities),
         f"UserKnownHostsFile {' '.join(_quoted(str(file)) for file in hop.known_hosts) or 'none'}",
+        "GlobalKnownHostsFile /dev/null",
         "StrictHostKeyChecking yes",
         "BatchMode yes",
         f"ConnectTimeout {max(1, round(connect_timeout))}",

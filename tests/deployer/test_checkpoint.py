@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, write_checkpoint
+from material import REPOSITORY, write_checkpoint
 
 from deployer.checkpoint import header, profiles, shapes
 from deployer.checkpoint.config import config_from

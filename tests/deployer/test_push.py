@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, inventory_for, write_checkpoint
+from material import REPOSITORY, inventory_for, write_checkpoint
 from recorder import Recorder
 from sshd import Servers
 

@@ -1,0 +1,40 @@
+"""Small drafter checkpoints written by hand, and inventories for this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from deployer.inventory.model import Inventory
+
+REPOSITORY = Path(__file__).parents[2]
+FIXTURES = Path(__file__).parent / "fixtures"
+TINY_PROFILE = REPOSITORY / "inventory/profiles/tiny-hybrid.toml"
+
+
+def write_checkpoint(path: Path, tensors: dict[str, tuple[int, ...]], *, dtype: str = "BF16") -> Path:
+    """Writes a safetensors file whose tensors' bytes are all 0x3f (about 0.75 in BF16)."""
+    header, offset = {}, 0
+    for name, shape in tensors.items():
+        end = offset + math.prod(shape) * 2
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"\x3f" * offset)
+    return path
+
+
+def inventory_for(folder: Path, drafter: Path, **target: str) -> Inventory:
+    """An inventory whose host is this machine and whose root is in `folder`."""
+    return Inventory.model_validate(
+        {
+            "name": "here",
+            "root": f"{folder}/root",
+            "ssh": {"host": "localhost"},
+            "drafter": {"file": drafter, "profile": str(TINY_PROFILE)},
+            "target": {"path": f"{folder}/root/models/target", **target},
+            "install": {"build": "cpu"},
+            "serve": {"served_model_name": "tiny"},
+        }
+    )
