@@ -19,7 +19,7 @@ from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.gdn_conv import conv_tree
 from ddtree_ext.kernels.gdn_scan import scan_tree
-from ddtree_ext.kernels.gdn_stash import GdnStash
+from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnStash
 
 Core = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
@@ -30,7 +30,7 @@ class TreeBinding:
 
     step: VerifyStep
     stash: GdnStash
-    scratch: torch.Tensor
+    scratch: GdnScratch
     group: int
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ddtree_ext.engine.attention import TreeAttentionMixin
 from ddtree_ext.engine.commit import KvCommit, StateCommit
 from ddtree_ext.engine.gdn_layer import TreeBinding, TreeGatedDeltaNet
@@ -14,7 +12,7 @@ from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.attention import AttentionScratch
 from ddtree_ext.kernels.compact import CompactTable
 from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer
-from ddtree_ext.kernels.gdn_stash import GdnStash
+from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash
 
 
 @dataclass(frozen=True)
@@ -22,13 +20,13 @@ class TreeLayers:
     """Attention and Gated DeltaNet layers of the target by name, and the GDN buffers, allocated before memory is profiled.
 
     stashes   one per GDN layer: what a commit replays
-    scratch   [S, N, HV, V, K] float32, node states of the layer that is running; shared by all layers
+    scratch   of the layer that is running; shared by all layers
     """
 
     attention: dict[str, Any]
     states: dict[str, TreeGatedDeltaNet]
     stashes: dict[str, GdnStash]
-    scratch: torch.Tensor | None
+    scratch: GdnScratch | None
 
     @classmethod
     def of(cls, vllm_config: Any, step: VerifyStep) -> TreeLayers:
@@ -38,12 +36,9 @@ class TreeLayers:
         states = {name: layer for name, layer in layers.items() if isinstance(layer, TreeGatedDeltaNet)}
         slots, rows = step.path.shape
         device, dtype = step.path.device, vllm_config.model_config.dtype
-        stashes = {name: _stash(layer, slots, rows, dtype, device) for name, layer in states.items()}
-        scratch = None
-        for layer in states.values():
-            shape = layer.num_v_heads // layer.tp_size, layer.head_v_dim, layer.head_k_dim
-            scratch = torch.zeros(slots, rows, *shape, dtype=torch.float32, device=device)
-            break
+        shapes = {name: gdn_shape(layer) for name, layer in states.items()}
+        stashes = {name: GdnStash.allocate(slots, rows, shape, dtype, device) for name, shape in shapes.items()}
+        scratch = GdnScratch.allocate(slots, rows, next(iter(shapes.values())), device) if shapes else None
         return cls(attention, states, stashes, scratch)
 
     def bind_attention(self, step: VerifyStep, kv_cache_config: Any) -> KvCommit:
@@ -81,16 +76,7 @@ class TreeLayers:
         return StateCommit(CommitTable.of(layers, width), tuple(groups))
 
 
-def _stash(layer: TreeGatedDeltaNet, slots: int, rows: int, dtype: torch.dtype, device: torch.device) -> GdnStash:
+def gdn_shape(layer: TreeGatedDeltaNet) -> GdnShape:
+    """This rank's part of a layer."""
     tp = layer.tp_size
-    return GdnStash.allocate(
-        slots,
-        rows,
-        (layer.key_dim * 2 + layer.value_dim) // tp,
-        layer.num_k_heads // tp,
-        layer.num_v_heads // tp,
-        layer.head_k_dim,
-        layer.head_v_dim,
-        dtype,
-        device,
-    )
+    return GdnShape(layer.num_k_heads // tp, layer.num_v_heads // tp, layer.head_k_dim, layer.head_v_dim)
