@@ -13,8 +13,8 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[3]
 PAIRS = Path(os.environ.get("DDTREE_PAIRS", REPO / "build" / "pairs"))
-STAND_INS = "cpu_shim"
-"""Plugins that let vLLM's CPU build run at all; with this value of VLLM_PLUGINS ours is absent."""
+NO_PLUGINS = "none"
+"""A value of VLLM_PLUGINS that names no plugin: ours is absent then."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def run(job: Job, timeout: float = 600.0) -> Answer:
     environment.pop("DDTREE_COUNTERS_DIR", None)
     environment.pop("VLLM_PLUGINS", None)
     if job.arm != "tree":
-        environment["VLLM_PLUGINS"] = STAND_INS
+        environment["VLLM_PLUGINS"] = NO_PLUGINS
     with tempfile.TemporaryDirectory() as folder:
         ask, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
         ask.write_text(json.dumps(asdict(job)))

@@ -1,12 +1,13 @@
-"""Stand-in: mends two defects that keep vLLM 0.32.0's CPU build from running the V2 runner here.
+"""Stand-in: mends three defects that keep vLLM 0.32.0's CPU build from running the V2 runner here.
 
 A ``.pth`` file calls :func:`install` when the interpreter starts, in every process of the environment (the API server, the
 engine core, a worker), and no installed file is changed. ``install`` imports neither torch nor vLLM: it adds a finder that
-waits for the two modules named in ``MENDS`` and calls the mend right after the module's own code has run.
+waits for the modules named in ``MENDS`` and calls the mend right after the module's own code has run.
 
 - ``torchvision.extension``: PyPI's torchvision is linked against CUDA, beside a CPU torch its ``_C`` cannot load, and
   importing torchvision then fails (see :mod:`vllm_cpu_shim.torchvision_ops`).
 - vLLM's CPU GDN attention: drafts cut short misalign the convolution's window (see :mod:`vllm_cpu_shim.ragged_conv`).
+- Top-k and top-p: stock's Triton kernel does not run interpreted (see :mod:`vllm_cpu_shim.top_k_top_p`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from types import ModuleType
 MENDS = {
     "torchvision.extension": "vllm_cpu_shim.torchvision_ops",
     "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention": "vllm_cpu_shim.ragged_conv",
+    "vllm.v1.sample.ops.topk_topp_sampler": "vllm_cpu_shim.top_k_top_p",
 }
 """Module to wait for -> module whose ``mend(module)`` is then called."""
 
