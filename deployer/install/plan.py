@@ -136,7 +136,8 @@ class _Job:
         try:
             for line in self.transport.stream(command, sudo=True, timeout=_PIP_TIMEOUT):
                 tail = [*tail[-4:], line]
-                progress.say(line)
+                if line.startswith("Processing "):
+                    progress.say(line.rpartition("/")[2])
         except TransferError:
             raise
         except DeployError as error:

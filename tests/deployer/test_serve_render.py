@@ -1,0 +1,218 @@
+"""What a deployment writes: unit, drop-in, vLLM's config, environment. Judged as text and by systemd itself."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.errors import UsageError
+from deployer.inventory.load import load
+from deployer.inventory.model import Inventory
+from deployer.serve import decoding
+from deployer.serve.options import as_yaml, engine_options, from_yaml, normalised
+from deployer.serve.render import Engine, Files, Place, environment_file, render
+
+NODES = ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm")
+TARGET, DRAFTER, VENV = "/models/target", "/opt/ddtree/models/drafter-abc", "/opt/ddtree/releases/r1/venv"
+
+
+def inventory(name: str, **changes: dict[str, Any]) -> Inventory:
+    """A bundled inventory with keys of its sections changed."""
+    data = load(name).model_dump()
+    for section, values in changes.items():
+        data[section] = {**data[section], **values}
+    return Inventory.model_validate(data)
+
+
+def files(subject: Inventory, target: str = TARGET) -> Files:
+    engine = Engine(VENV, target, DRAFTER, decoding.served(subject))
+    return render(subject, Place.of_service(subject), engine, NODES, {})
+
+
+def options(subject: Inventory) -> dict[str, Any]:
+    return from_yaml(files(subject).config)
+
+
+TREE = {"enabled": True, "budget": 31}
+
+
+def test_a_tree_on_a_gpu_names_worker_backend_and_budget() -> None:
+    found = options(inventory("ct129", tree=TREE | {"options": {"topk": 8}}))
+    assert found["worker-cls"] == "ddtree_ext.engine.worker.DDTreeWorker"
+    assert found["attention-backend"] == "CUSTOM"
+    assert found["additional-config"] == {"ddtree": {"topk": 8}}
+    speculative = found["speculative-config"]
+    assert speculative.pop("attention_backend") == "FLASH_ATTN", "the drafter keeps the stock backend"
+    assert speculative == {"method": "dflash", "model": DRAFTER, "num_speculative_tokens": 31}
+
+
+def test_a_tree_on_a_cpu_names_the_cpu_worker_and_no_backend() -> None:
+    found = options(inventory("staging", tree=TREE))
+    assert found["worker-cls"] == "ddtree_ext.engine.cpu_worker.DDTreeCPUWorker"
+    assert "attention-backend" not in found
+
+
+def test_a_tree_switched_off_is_the_stock_chain_at_the_drafters_width() -> None:
+    found = options(inventory("staging", tree={"enabled": False}))
+    assert found["speculative-config"]["num_speculative_tokens"] == 7
+    assert not {"worker-cls", "additional-config", "attention-backend"} & set(found)
+
+
+def test_a_budget_below_the_drafters_width_is_refused() -> None:
+    with pytest.raises(UsageError, match="below the drafter's width 15"):
+        files(inventory("ct129", tree={"enabled": True, "budget": 8}))
+
+
+def test_the_inventorys_options_reach_vllm_by_their_names() -> None:
+    found = options(inventory("ct129"))
+    assert found["tensor-parallel-size"] == 2
+    assert found["reasoning-parser"] == "qwen3"
+    assert found["host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"enable-prefix-caching": False}, {"no-enable-prefix-caching": True}),
+        ({"enable_prefix_caching": True}, {"enable-prefix-caching": True}),
+        ({"no-enable-log-requests": False}, {"enable-log-requests": True}),
+        ({"--max-model-len": 7}, {"max-model-len": 7}),
+    ],
+)
+def test_a_false_flag_is_written_so_that_vllm_does_not_drop_it(given: dict[str, Any], written: dict[str, Any]) -> None:
+    assert normalised(given) == written
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": "/elsewhere"},
+        {"worker-cls": "x"},
+        {"api-key": "secret"},
+        {"speculative-config": {"num_speculative_tokens": 3}},
+        {"additional_config": {"ddtree": {}}},
+        {"speculative-config": "dflash"},
+    ],
+)
+def test_options_that_the_deployer_decides_are_refused(given: dict[str, Any]) -> None:
+    subject = inventory("ct129", serve={"options": given})
+    with pytest.raises(UsageError):
+        engine_options(subject, decoding.autoregressive(), target=TARGET, drafter=DRAFTER, port=1)
+
+
+def test_other_keys_of_nested_options_are_passed_through() -> None:
+    subject = inventory(
+        "ct129", tree=TREE, serve={"options": {"speculative-config": {"draft_tensor_parallel_size": 1}}}
+    )
+    assert options(subject)["speculative-config"]["draft_tensor_parallel_size"] == 1
+
+
+def test_the_config_reads_back_as_it_was_written() -> None:
+    some = {"model": "/a b", "served-model-name": ["x: y"], "speculative-config": {"k": [1, 2.5, None]}}
+    assert from_yaml(as_yaml(some)) == some
+
+
+@pytest.fixture(params=["staging", "ct129"])
+def subject(request: pytest.FixtureRequest) -> Inventory:
+    return inventory(request.param, tree=TREE)
+
+
+def written(subject: Inventory, folder: Path) -> Path:
+    """The unit and its drop-in as one file, for systemd-analyze."""
+    made = files(subject)
+    unit = folder / "ddtree-vllm.service"
+    unit.write_text(made.unit)
+    (folder / "ddtree-vllm.service.d").mkdir()
+    (folder / "ddtree-vllm.service.d" / "10-build.conf").write_text(made.dropin)
+    return unit
+
+
+def test_systemd_rates_the_confinement_at_2_5_or_better(subject: Inventory, tmp_path: Path) -> None:
+    assert shutil.which("systemd-analyze"), "systemd belongs to what this project needs"
+    made = files(subject)
+    # Offline, drop-ins are not read: a later setting in the same file overrides in the same way.
+    unit = tmp_path / "ddtree-vllm.service"
+    body, install = made.unit.split("[Install]")
+    unit.write_text(f"{body}\n{made.dropin}\n[Install]{install}")
+    report = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(unit)],
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    level = re.search(r"exposure level for \S+: (\d+\.\d)", report.stdout)
+    assert level is not None
+    assert float(level[1]) <= 2.5
+    assert "Unknown" not in report.stderr
+
+
+def test_the_unit_restarts_always_ends_all_processes_and_lets_the_gate_judge(subject: Inventory) -> None:
+    unit = files(subject).unit
+    for line in ("Type=exec", "Restart=always", "KillMode=mixed", "User=ddtree", "RemoveIPC=yes"):
+        assert f"\n{line}\n" in unit
+    assert f"\nExecStart={VENV}/bin/vllm serve --config /etc/ddtree/ddtree-vllm.yaml\n" in unit
+    assert "${" not in unit
+
+
+def test_the_stop_timeout_leaves_15_s_after_the_drain() -> None:
+    assert "\nTimeoutStopSec=35\n" in files(inventory("staging")).unit
+    longer = inventory("staging", serve={"options": {"shutdown-timeout": 60}})
+    assert "\nTimeoutStopSec=75\n" in files(longer).unit
+
+
+def test_a_gpu_service_sees_its_device_nodes_and_no_others() -> None:
+    dropin = files(inventory("ct129")).dropin
+    assert [line for line in dropin.splitlines() if line.startswith("DeviceAllow")] == [
+        f"DeviceAllow={n} rw" for n in NODES
+    ]
+    assert "DevicePolicy=closed" in dropin
+    assert "PrivateDevices=yes" in files(inventory("staging")).dropin
+
+
+def test_the_start_limit_outlasts_three_loads_on_a_gpu() -> None:
+    subject = inventory("ct129", serve={"gate_timeout": 1800.0})
+    interval = re.search(r"StartLimitIntervalSec=(\d+)", files(subject).dropin)
+    assert interval is not None
+    assert int(interval[1]) >= 3 * 1800
+
+
+def test_only_a_service_on_loopback_is_closed_to_the_network() -> None:
+    assert "IPAddressDeny=any" in files(inventory("staging")).dropin
+    opened = inventory("staging", serve={"options": {"host": "0.0.0.0"}})
+    assert "IPAddressDeny" not in files(opened).dropin
+
+
+def test_a_model_under_a_home_is_bound_into_the_units_view() -> None:
+    unit = files(inventory("ct129"), target="/home/ai/qwen").unit
+    assert "\nBindReadOnlyPaths=/home/ai/qwen\n" in unit
+    assert "\nProtectHome=tmpfs\n" in unit
+    assert "\nProtectHome=yes\n" in files(inventory("ct129")).unit
+
+
+def test_a_secret_comes_from_the_laptops_environment_and_is_nowhere_but_in_the_environment_file() -> None:
+    subject = inventory("ct129", serve={"environment": {"VLLM_API_KEY": "$DEPLOY_KEY"}})
+    engine = Engine(VENV, TARGET, DRAFTER, decoding.autoregressive())
+    made = render(subject, Place.of_service(subject), engine, NODES, {"DEPLOY_KEY": "s3cret"})
+    assert made.environment == 'VLLM_API_KEY="s3cret"\n'
+    assert "s3cret" not in made.unit + made.dropin + made.config + repr(made)
+
+
+def test_a_variable_that_is_not_set_here_is_named() -> None:
+    with pytest.raises(UsageError, match=r"\$DEPLOY_KEY"):
+        environment_file({"VLLM_API_KEY": "$DEPLOY_KEY"}, {})
+
+
+def test_systemds_quoting_keeps_a_value_as_it_is(tmp_path: Path) -> None:
+    value = 'a "b" \\ `c` d#e'
+    text = environment_file({"X": value}, {})
+    assert subprocess.check_output(["/bin/sh", "-c", f'{text.strip()}; printf %s "$X"'], text=True) == value
+
+
+def test_equal_files_have_equal_digests_and_any_change_shows(subject: Inventory) -> None:
+    assert files(subject).digest == files(subject).digest
+    assert files(subject).digest != files(subject, target="/other").digest
