@@ -131,7 +131,7 @@ def test_a_targets_checkpoint_is_not_a_drafter(tmp_path: Path) -> None:
     [
         ("[1, 3, 5]", "[1, 3, 7]", "do not fit 8 target layers"),
         ("[1, 3, 5]", "[1, 3]", "2 target_layer_ids"),
-        ("mask_token_id = 262", "mask_token_id = 320", "outside the vocabulary"),
+        ("mask_token_id = 262", "mask_token_id = 352", "outside the vocabulary"),
         ("layers = 2\n", "layers = 3\n", "2 layer_types for 3 layers"),
         ("block_size = 8", "block_size = 1", "block_size"),
     ],
