@@ -1,0 +1,179 @@
+"""tree_attention equals plain softmax attention in float64 under every row's own mask, in batches of unequal requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from drafts import int32, random_tree, starts, stored
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddtree_ext.core.buffers import TreeRows
+from ddtree_ext.core.tree import Tree
+from ddtree_ext.kernels.attention import AttentionScratch, tile_shape, tree_attention
+from ddtree_ext.kernels.rows import expand_rows
+
+POISON = 1234.0
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+@dataclass(frozen=True)
+class Model:
+    heads: int
+    kv_heads: int
+    size: int
+    block_size: int
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
+class Request:
+    """`rows` query rows above `prefix` committed tokens; tree None: a chunk of a prompt, not ours to attend."""
+
+    prefix: int
+    rows: int
+    tree: Tree | None
+
+
+def expected(request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """q [rows, Hq, D], k and v [prefix + rows, Hkv, D], all float64: every row over the keys it may see, nothing else."""
+    assert request.tree is not None
+    out = torch.empty_like(q)
+    for i in range(request.rows):
+        dead = i > request.tree.num_nodes
+        own = [i] if dead else list(request.tree.path(i))
+        keys = [*range(request.prefix), *(request.prefix + j for j in own)]
+        for head in range(q.shape[1]):
+            kv = head // (q.shape[1] // k.shape[1])
+            weight = torch.softmax(k[keys, kv] @ q[i, head] * scale, 0)
+            out[i, head] = weight @ v[keys, kv]
+    return out
+
+
+def check(model: Model, requests: list[Request], budget: int, *, splits: int, seed: int) -> None:
+    """Caches hold NaN where no request stores a token, outputs a sentinel, scratch NaN; blocks are shuffled."""
+    gen = torch.Generator().manual_seed(seed)
+    trees = stored([r.tree for r in requests], budget)
+    lengths = [r.rows for r in requests]
+    seq_lens = [r.prefix + r.rows for r in requests]
+    table_width = max(-(-n // model.block_size) for n in seq_lens) + 1
+    blocks = torch.randperm(len(requests) * table_width, generator=gen).view(len(requests), table_width).int()
+    # K and V of a token lie side by side, heads outside tokens: strides unlike the shape's own.
+    shape = (blocks.numel(), model.kv_heads, model.block_size, 2 * model.size)
+    cache = torch.full(shape, torch.nan, dtype=model.dtype)
+    k_cache, v_cache = cache.transpose(1, 2).split(model.size, dim=-1)
+    keys = []
+    for r, n in enumerate(seq_lens):
+        k, v = torch.randn(2, n, model.kv_heads, model.size, generator=gen).to(model.dtype)
+        at = torch.arange(n)
+        k_cache[blocks[r, at // model.block_size].long(), at % model.block_size] = k
+        v_cache[blocks[r, at // model.block_size].long(), at % model.block_size] = v
+        keys.append((k.double(), v.double()))
+    q = torch.randn(sum(lengths), model.heads, model.size, generator=gen).to(model.dtype)
+    rows = TreeRows.allocate(len(requests), sum(lengths), "cpu")
+    is_tree = int32([r.tree is not None for r in requests])
+    expand_rows(torch.arange(len(requests)), starts(lengths), int32(seq_lens), is_tree, trees, rows)
+    scratch = AttentionScratch.allocate(
+        len(requests), budget + 1, model.heads, model.kv_heads, model.size, "cpu", splits=splits
+    )
+    scratch.partial.fill_(torch.nan)
+    scratch.lse.fill_(torch.nan)
+    out = torch.full_like(q, POISON)
+    scale = model.size**-0.5
+    tree_attention(q, k_cache, v_cache, blocks, int32(seq_lens), starts(lengths), rows, out, scale, scratch)
+    at = 0
+    for request, (k, v) in zip(requests, keys, strict=True):
+        mine = slice(at, at + request.rows)
+        if request.tree is None:
+            assert (out[mine] == POISON).all()
+        else:
+            tolerance = TOLERANCE[model.dtype]
+            truth = expected(request, q[mine].double(), k, v, scale)
+            torch.testing.assert_close(out[mine].double(), truth, rtol=tolerance, atol=tolerance)
+        at += request.rows
+
+
+@st.composite
+def requests_of(draw: st.DrawFn, budget: int, longest: int) -> list[Request]:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        prefix = draw(st.integers(0, longest))
+        if draw(st.integers(0, 3)) == 0:
+            found.append(Request(prefix, draw(st.integers(0, 70)), None))
+        else:
+            tree = random_tree(rng, int(rng.integers(0, budget + 1)), depth=7)
+            found.append(Request(prefix, draw(st.integers(1, budget + 1)), tree))
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from([(4, 2), (2, 2), (6, 1), (12, 2)]),
+    st.sampled_from([32, 64, 128, 256]),
+    st.sampled_from([16, 32, 24, 7, 272]),
+    st.sampled_from([1, 2, 4, 16]),
+    st.integers(0, 1000),
+)
+def test_unequal_requests(
+    data: st.DataObject, heads: tuple[int, int], size: int, block_size: int, splits: int, seed: int
+) -> None:
+    """Prefixes of 0 to 300 tokens: also splits without a tile, tiles that a row may not see, cut and dead rows."""
+    budget = data.draw(st.sampled_from([1, 5, 15, 40]))
+    requests = data.draw(requests_of(budget, 300).filter(lambda found: any(r.tree is not None for r in found)))
+    check(Model(*heads, size, block_size), requests, budget, splits=splits, seed=seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [32, 64, 128, 256])
+def test_types_and_sizes(dtype: torch.dtype, size: int) -> None:
+    rng = np.random.default_rng(size)
+    requests = [Request(90, 22, random_tree(rng, 21)), Request(33, 40, None), Request(5, 22, random_tree(rng, 13))]
+    check(Model(6, 2, size, 16, dtype), requests, 21, splits=2, seed=size)
+
+
+def test_the_largest_tree_uses_the_sign_bit() -> None:
+    tree = Tree.root()
+    for row in range(63):
+        tree = tree.grown(0 if row < 3 else row - 2, row, 0, np.float32(0))
+    assert tree.ancestor_word(63) < 0
+    check(Model(4, 2, 64, 16), [Request(17, 64, tree), Request(0, 64, tree)], 63, splits=2, seed=0)
+
+
+def test_a_long_prefix_fills_many_splits() -> None:
+    tree = random_tree(np.random.default_rng(4), 6)
+    check(Model(4, 2, 32, 16), [Request(1500, 7, tree), Request(0, 7, tree)], 6, splits=8, seed=4)
+
+
+@pytest.mark.parametrize("size", [32, 64, 128, 256])
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_tiles_stay_within_the_memory_they_are_planned_for(size: int, itemsize: int) -> None:
+    queries, keys = tile_shape(size, itemsize, 384)
+    assert (queries + 2 * 2 * keys) * size * itemsize <= 96 << 10
+    assert min(queries, keys) >= 16
+
+
+def test_large_batches_are_split_less() -> None:
+    scratch = AttentionScratch.allocate(4, 3, 4, 2, 32, "cpu", splits=16)
+    assert [scratch.splits(r) for r in (1, 4)] == [16, 16]
+    few = AttentionScratch.allocate(5, 3, 4, 2, 32, "cpu")
+    assert [few.splits(r) for r in (1, 5)] == [2, 2]
+
+
+def test_what_the_kernel_cannot_take_is_refused() -> None:
+    with pytest.raises(ValueError, match="head sizes"):
+        AttentionScratch.allocate(1, 4, 4, 2, 80, "cpu")
+    with pytest.raises(ValueError, match="do not divide"):
+        AttentionScratch.allocate(1, 4, 5, 2, 64, "cpu")
+    scratch = AttentionScratch.allocate(1, 4, 4, 2, 64, "cpu")
+    rows = TreeRows.allocate(1, 4, "cpu")
+    q, cache = torch.zeros(4, 4, 64), torch.zeros(1, 16, 2, 64)
+    table, lens = int32([0]).view(1, 1), int32([4])
+    with pytest.raises(ValueError, match="one type"):
+        tree_attention(q.half(), cache, cache, table, lens, starts([4]), rows, q.half(), 1.0, scratch)
+    with pytest.raises(ValueError, match="scratch is for"):
+        tree_attention(q[:, :2], cache, cache, table, lens, starts([4]), rows, q, 1.0, scratch)
