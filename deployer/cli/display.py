@@ -25,6 +25,7 @@ from deployer.plan.step import Plan, Step
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False)
+WIDTH = 60  # characters of a running step's last line
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
@@ -53,7 +54,7 @@ def show_rows(rows: Iterable[tuple[str, str]]) -> None:
 
 
 class PlanDisplay:
-    """A plan's progress. On a terminal the running step is a live line; elsewhere every tenth of a transfer is one."""
+    """A plan's progress. On a terminal the running step is live, with what it said last; elsewhere each line stays."""
 
     def __init__(self, console: Console = out) -> None:
         self._console = console
@@ -70,6 +71,7 @@ class PlanDisplay:
             disable=not console.is_terminal,
         )
         self._task: TaskID | None = None
+        self._title = ""
         self._tenth = -1
 
     def __enter__(self) -> PlanDisplay:
@@ -87,7 +89,8 @@ class PlanDisplay:
     def begins(self, step: Step) -> None:
         self._tenth = -1
         if self._console.is_terminal:
-            self._task = self._bar.add_task(f"{step.verb}: {escape(step.title)}", total=None)
+            self._title = f"{step.verb}: {escape(step.title)}"
+            self._task = self._bar.add_task(self._title, total=None)
         else:
             self._console.print(f"> {escape(step.verb)}: {escape(step.title)}\n    {escape(step.reason)}")
 
@@ -96,7 +99,10 @@ class PlanDisplay:
         self._console.print(f"[green]+[/] {escape(step.verb)}: {escape(step.title)} [dim]{seconds:.1f} s[/]")
 
     def say(self, line: str) -> None:
-        self._console.print(f"    [dim]{escape(line)}[/]")
+        if self._task is None:
+            self._console.print(f"    [dim]{escape(line)}[/]")
+        else:
+            self._bar.update(self._task, description=f"{self._title}\n    [dim]{escape(line[:WIDTH])}[/]")
 
     def bytes(self, done: int, total: int) -> None:
         if self._task is not None:
