@@ -20,6 +20,7 @@ from deployer.plan.step import Plan, Progress, Step
 from deployer.push.published import drafter_dir, target_dir
 from deployer.serve import account
 from deployer.serve.decoding import autoregressive
+from deployer.serve.preflight import models_are_there
 from deployer.serve.render import Engine
 from deployer.serve.service import Service
 from deployer.serve.switch import wait_for_memory
@@ -46,6 +47,7 @@ def scene(inventory: Inventory, transport: Transport, nodes: tuple[str, ...] = (
     venv, prompts = Folder(layout.release(release)).venv, texts(inventory)
     jsonl = as_jsonl(prompts, inventory.bench.num_prompts)
     engine = Engine(venv, target_dir(inventory, transport), drafter_dir(inventory, transport), autoregressive())
+    models_are_there(transport, engine.target, engine.drafter)
     runner = Runner(inventory, transport, bench, engine, prompts, jsonl)
     made = arms(inventory, bench, engine, jsonl, nodes=nodes, local=dict(os.environ))
     return Scene(runner, Store(transport, layout, release), made)

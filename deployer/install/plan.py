@@ -133,11 +133,13 @@ class _Job:
 
     def _stream(self, command: str, progress: Progress) -> None:
         tail: list[str] = []
+        wheels = 0
         try:
             for line in self.transport.stream(command, sudo=True, timeout=_PIP_TIMEOUT):
                 tail = [*tail[-4:], line]
-                if line.startswith("Processing "):
-                    progress.say(line.rpartition("/")[2])
+                wheels += line.startswith("Processing ")
+                if wheels % 40 == 39 and line.startswith("Processing "):
+                    progress.say(f"{wheels} wheels read")
         except TransferError:
             raise
         except DeployError as error:

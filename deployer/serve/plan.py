@@ -33,6 +33,7 @@ def plan(inventory: Inventory, transport: Transport, *, replace: str | None = No
     how = decoding.served(inventory)
     folder = Folder(layout.release(state.current))
     engine = Engine(folder.venv, target_dir(inventory, transport), drafter_dir(inventory, transport), how)
+    preflight.models_are_there(transport, engine.target, engine.drafter)
     files = render(inventory, Place.of_service(inventory), engine, gpus.nodes, os.environ)
     active = records.active()
     account_step = account.step(layout, transport)

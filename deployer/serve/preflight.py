@@ -65,6 +65,17 @@ def ready(inventory: Inventory, transport: Transport, *, service_runs: bool, rep
     return gpus
 
 
+def models_are_there(transport: Transport, *folders: str) -> None:
+    """Raises PreflightError for a model folder without a config.json."""
+    for folder in folders:
+        if not transport.run(f"test -f {quote(folder)}/config.json", sudo=True, check=False).ok:
+            raise PreflightError(
+                f"there is no model in {folder}",
+                where=transport.name,
+                remedy="ddtree-deploy push, or correct [target] path",
+            )
+
+
 def options_are_vllms(transport: Transport, python: str, config: str) -> None:
     """Lets the installed vLLM read `config`, a path on the host that ends in .yaml. PreflightError if it refuses."""
     command = (

@@ -49,6 +49,7 @@ class Machine:
     account: bool = True
     releases: tuple[str, ...] = ("r1", "r2")
     foreign_port: str | None = None
+    models: bool = True
 
     def options(self) -> dict[str, Any]:
         text = self.files.get("/etc/ddtree/ddtree-vllm.yaml", b"").decode()
@@ -77,6 +78,7 @@ class Host(FakeTransport):
             (r"^systemctl (enable|disable|start)", lambda _: ""),
             (r"nvidia-smi", lambda _: "[module]\n[nodes]\n"),
             (r"journalctl", lambda _: "ValueError: broken on purpose\n"),
+            (r"^test -f .*/config\.json", lambda _: "" if machine.models else self._failed()),
             (r"readlink -e", lambda _: f"{ROOT}/models/pushed"),
             (r"mktemp -d.*venv/bin/python", lambda _: "options-accepted\n"),
         ]
@@ -290,6 +292,12 @@ def test_a_busy_port_is_found_before_anything_stops(host: Host, machine: Machine
         plan.plan(inventory(), host)
     assert "--replace" in caught.value.remedy
     assert plan.plan(inventory(), host, replace="mtp.service").pending
+
+
+def test_a_model_that_was_not_pushed_is_found_before_anything_stops(host: Host, machine: Machine) -> None:
+    machine.models = False
+    with pytest.raises(PreflightError, match="there is no model in"):
+        plan.plan(inventory(), host)
 
 
 def test_an_interrupted_gate_restores_and_lets_the_interruption_through(host: Host, machine: Machine) -> None:
