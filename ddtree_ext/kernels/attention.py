@@ -284,7 +284,7 @@ def tree_attention(
     k_cache, v_cache: [blocks, block_size, Hkv, D] of q's type, any strides but the last, which is 1
     block_table:      [R, M] int32
     seq_lens:         [R] int32, tokens including this step's rows; query_start_loc: [R + 1] int32
-    rows:             ancestor words, and tree_len > 0 for the requests to attend. Local row i, at flat position base + i,
+    rows:             ancestor words, and tree_len > 0 for the requests to attend. Local row i, flat position base + i,
                       sees the positions below base, and base + j for every bit j of its word
     scale:            of the scores before the softmax
     Accumulates in float32. Raises ValueError where shapes or types do not fit the scratch.

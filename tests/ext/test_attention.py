@@ -1,4 +1,4 @@
-"""tree_attention equals plain softmax attention in float64 under every row's own mask, in batches of unequal requests."""
+"""tree_attention equals plain softmax attention in float64 under each row's own mask, in unequal batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Request:
 
 
 def expected(request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """q [rows, Hq, D], k and v [prefix + rows, Hkv, D], all float64: every row over the keys it may see, nothing else."""
+    """q [rows, Hq, D], k and v [prefix + rows, Hkv, D], all float64: every row over the keys it may see."""
     assert request.tree is not None
     out = torch.empty_like(q)
     for i in range(request.rows):
