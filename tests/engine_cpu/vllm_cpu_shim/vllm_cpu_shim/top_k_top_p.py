@@ -1,7 +1,7 @@
 """Top-k and top-p sampling with Triton in its interpreter, on vLLM 0.32.0's CPU build.
 
-The defect: stock takes its Triton kernel wherever Triton is present, and that kernel does not run interpreted (a Python int
-where it expects a tensor): the first request with top_k or top_p ends the engine.
+The defect: stock takes its Triton kernel wherever Triton is present, and that kernel does not run interpreted (a Python
+int where it expects a tensor): the first request with top_k or top_p ends the engine.
 The mend: the PyTorch function that stock itself takes on a CPU without Triton.
 """
 

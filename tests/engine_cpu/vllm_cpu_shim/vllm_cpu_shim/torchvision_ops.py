@@ -1,8 +1,8 @@
 """torchvision 0.28.0 from PyPI beside torch 2.13.0+cpu.
 
-The defect: its ``_C`` extension is linked against CUDA and does not load; ``torchvision::nms`` and ``qnms`` are then not
-defined, and ``torchvision._meta_registrations`` fails at import, because ``register_fake`` wants them. transformers imports
-torchvision for the image half of Qwen3.5, which vLLM imports for the text half too.
+The defect: its ``_C`` extension is linked against CUDA and does not load; ``torchvision::nms`` and ``qnms`` are then
+not defined, and ``torchvision._meta_registrations`` fails at import, because ``register_fake`` wants them. transformers
+imports torchvision for the image half of Qwen3.5, which vLLM imports for the text half too.
 The mend: declare the two schemas, without a kernel. Importing works; calling either op is still an error.
 """
 
