@@ -1,8 +1,8 @@
 """The DFlash drafter in plain torch: the forward pass, its training, its checkpoint.
 
-One forward reads the target's hidden states of all tokens before the anchor, and drafts a block [anchor, MASK, MASK, ...]
-at once (DFlash, arXiv 2602.06036). In every layer the keys and values are those of the projected hidden states and of the block
-itself; the block attends to both without causality. Embedding and lm_head are the target's.
+One forward reads the target's hidden states of all tokens before the anchor, and drafts a block [anchor, MASK, MASK,
+...] at once (DFlash, arXiv 2602.06036). In every layer the keys and values are those of the projected hidden states
+and of the block itself; the block attends to both without causality. Embedding and lm_head are the target's.
 """
 
 from __future__ import annotations
@@ -111,9 +111,10 @@ class Drafter(nn.Module):
     def forward(self, taps: Tensor, anchors: Tensor, anchor_embeddings: Tensor, mask_embedding: Tensor) -> Tensor:
         """Draft one block per anchor.
 
-        ``taps`` [batch, tokens, taps * hidden]; ``anchors`` int64 [batch, n] are positions, and the block at anchor ``a``
-        sees the taps of tokens before ``a`` only; ``anchor_embeddings`` [batch, n, hidden] embed the tokens at the anchors;
-        ``mask_embedding`` [hidden]. Returns the final hidden states of the drafted slots, [batch, n, width, hidden].
+        ``taps`` [batch, tokens, taps * hidden]; ``anchors`` int64 [batch, n] are positions, and the block at anchor
+        ``a`` sees the taps of tokens before ``a`` only; ``anchor_embeddings`` [batch, n, hidden] embed the tokens at
+        the anchors; ``mask_embedding`` [hidden]. Returns the final hidden states of the drafted slots, [batch, n,
+        width, hidden].
         """
         batch, n = anchors.shape
         size = self.width + 1

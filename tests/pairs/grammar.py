@@ -4,9 +4,10 @@ A text opens with its place ("we are at the harbor.") and goes on in sentences
 
     [connective] the [adjective] agent verb the [adjective] thing [preposition the place] [adverb] .
 
-Every choice is a softmax over the words allowed there, whose scores add up from three words of the past: the text's place
-and earlier words, some of them a whole sentence back. So the next token has real entropy, a causal model of the text can be
-sure of the likeliest one, and a drafter that looks several tokens ahead sees a mixture: wrong at rank 0, right just below.
+Every choice is a softmax over the words allowed there, whose scores add up from three words of the past: the text's
+place and earlier words, some of them a whole sentence back. So the next token has real entropy, a causal model of the
+text can be sure of the likeliest one, and a drafter that looks several tokens ahead sees a mixture: wrong at rank 0,
+right just below.
 """
 
 from __future__ import annotations

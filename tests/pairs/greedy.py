@@ -14,7 +14,8 @@ from tests.pairs import tokenizer
 
 @dataclass(frozen=True)
 class Greedy:
-    """``prompts[i]`` and ``outputs[i]`` are token ids; ``gaps`` [prompts, new] is each choice's top-1/top-2 logit gap."""
+    """``prompts[i]`` and ``outputs[i]`` are token ids; ``gaps`` [prompts, new] is each choice's top-1/top-2 logit
+    gap."""
 
     prompts: list[list[int]]
     outputs: list[list[int]]

@@ -1,7 +1,8 @@
 """Makes one trained pair: python -m tests.pairs.make KIND OUT [--block-size 8|16]
 
 KIND is dense, hybrid or hybrid128. Writes OUT/KIND/target and OUT/KIND/drafter, and does nothing where
-these same sources already made them. Runs on the CPU, from fixed seeds, with the engine's Python; a minute or two on two cores.
+these same sources already made them. Runs on the CPU, from fixed seeds, with the engine's Python; a minute or two on
+two cores.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from tests.pairs.prompts import NEW_TOKENS, PROMPTS
 @dataclass(frozen=True)
 class Report:
     """``ranks`` [drafts, width] is the rank the drafter gave the target's token, at every position of every output;
-    ``acceptance`` is 1 + accepted per draft of the chain as it runs; ``first_miss`` are the ranks at its first misses."""
+    ``acceptance`` is 1 + accepted per draft of the chain as it runs; ``first_miss`` are the ranks at its first
+    misses."""
 
     gaps: Tensor
     ranks: Tensor

@@ -17,7 +17,8 @@ from tests.pairs import greedy, tokenizer
 from tests.pairs.corpus import Corpus
 
 MARGIN = 1.5
-"""Greedy decoding is judged token by token: training asks for this gap between the top two logits (bf16 noise: ~0.1)."""
+"""Greedy decoding is judged token by token: training asks for this gap between the top two logits (bf16 noise:
+~0.1)."""
 
 NEAR_TIE = 0.3
 """A pair with a smaller greedy gap than this on the tests' prompts is not fit to judge tokens by."""
@@ -78,8 +79,8 @@ def train(model: nn.Module, *, steps: int, batch: int, length: int, seed: int) -
 def polish(model: Any, texts: tuple[str, ...], new: int, *, rounds: int, seed: int) -> float:
     """Ask for the margin where it counts: on the model's own greedy continuations of ``texts``.
 
-    Each round decodes, and stops once every gap is MARGIN / 2 or more; else it takes a few small steps on the margin's term
-    there, beside the corpus. Returns the smallest gap, of the weights as they are saved.
+    Each round decodes, and stops once every gap is MARGIN / 2 or more; else it takes a few small steps on the margin's
+    term there, beside the corpus. Returns the smallest gap, of the weights as they are saved.
     """
     corpus = Corpus(seed).batches(6, 128)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-4, weight_decay=0.0)

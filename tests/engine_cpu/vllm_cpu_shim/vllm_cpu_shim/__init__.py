@@ -1,8 +1,8 @@
 """Stand-in: mends three defects that keep vLLM 0.32.0's CPU build from running the V2 runner here.
 
 A ``.pth`` file calls :func:`install` when the interpreter starts, in every process of the environment (the API server,
-the engine core, a worker), and no installed file is changed. ``install`` imports neither torch nor vLLM: it adds a finder
-that waits for the modules named in ``MENDS`` and calls the mend right after the module's own code has run.
+the engine core, a worker), and no installed file is changed. ``install`` imports neither torch nor vLLM: it adds a
+finder that waits for the modules named in ``MENDS`` and calls the mend right after the module's own code has run.
 
 - ``torchvision.extension``: PyPI's torchvision is linked against CUDA, beside a CPU torch its ``_C`` cannot load, and
   importing torchvision then fails (see :mod:`vllm_cpu_shim.torchvision_ops`).

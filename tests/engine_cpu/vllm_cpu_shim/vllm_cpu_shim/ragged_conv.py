@@ -1,10 +1,10 @@
 """Gated DeltaNet with drafts of unequal length, on vLLM 0.32.0's CPU build.
 
-The defect: each request has one conv buffer of ``width - 1 + K`` columns. The step after reads the ``width - 1`` columns
-from ``accepted - 1`` on, so this step's inputs must begin at column ``width - 2``. Stock ``_spec_forward`` puts them at the
-buffer's end instead, which is the same place only for a request that has all K drafts. A request with fewer (near
-``max_model_len``, or cut by the token budget) gets a shifted window from then on, or a shape error.
-The mend: such batches run :func:`spec_forward` here; batches in which every request has K drafts stay with stock.
+The defect: each request has one conv buffer of ``width - 1 + K`` columns. The step after reads the ``width - 1``
+columns from ``accepted - 1`` on, so this step's inputs must begin at column ``width - 2``. Stock ``_spec_forward``
+puts them at the buffer's end instead, which is the same place only for a request that has all K drafts. A request with
+fewer (near ``max_model_len``, or cut by the token budget) gets a shifted window from then on, or a shape error. The
+mend: such batches run :func:`spec_forward` here; batches in which every request has K drafts stay with stock.
 """
 
 from __future__ import annotations
