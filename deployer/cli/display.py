@@ -6,18 +6,9 @@ from collections.abc import Iterable
 from types import TracebackType
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from deployer.facts.finding import Finding, Level
@@ -61,10 +52,7 @@ class PlanDisplay:
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[amount]}"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -90,7 +78,7 @@ class PlanDisplay:
         self._tenth = -1
         if self._console.is_terminal:
             self._title = f"{step.verb}: {escape(step.title)}"
-            self._task = self._bar.add_task(self._title, total=None)
+            self._task = self._bar.add_task(self._title, total=None, amount="")
         else:
             self._console.print(f"> {escape(step.verb)}: {escape(step.title)}\n    {escape(step.reason)}")
 
@@ -106,12 +94,19 @@ class PlanDisplay:
 
     def bytes(self, done: int, total: int) -> None:
         if self._task is not None:
-            self._bar.update(self._task, completed=done, total=total)
+            self._bar.update(self._task, completed=done, total=total, amount=self._amount(done, total))
             return
         tenth = 10 * done // max(total, 1)
         if tenth > self._tenth:
             self._tenth = tenth
             self._console.print(f"    {10 * tenth} % of {total} bytes")
+
+    def _amount(self, done: int, total: int) -> str:
+        """Share, rate and remaining time of the running transfer."""
+        task = next(task for task in self._bar.tasks if task.id == self._task)
+        rate = f", {decimal(int(task.speed))}/s" if task.speed else ""
+        left = f", {task.time_remaining:.0f} s left" if task.time_remaining else ""
+        return f"{100 * done // max(total, 1)} % of {decimal(total)}{rate}{left}"
 
     def _remove(self) -> None:
         if self._task is not None:

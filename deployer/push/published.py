@@ -14,11 +14,15 @@ from deployer.transport.base import Transport
 
 
 def drafter_dir(inventory: Inventory, transport: Transport) -> str:
-    """The drafter's folder on the host: from the laptop's checkpoint if it is there, else what was pushed last."""
+    """The drafter's folder on the host: that of the laptop's checkpoint if it is there, else what was pushed last.
+
+    Raises PreflightError when it was not pushed, or the laptop's checkpoint is another since.
+    """
     layout = Layout.of(inventory)
-    if inventory.drafter.file.is_file():
-        return model.drafter(inventory).folder(layout)
-    return _pushed(transport, f"{layout.models}/{model.drafter_slug(inventory)}", str(inventory.drafter.file))
+    file = inventory.drafter.file
+    if file.is_file():
+        return _present(transport, model.drafter(inventory).folder(layout), str(file))
+    return _linked(transport, f"{layout.models}/{model.drafter_slug(inventory)}", str(file))
 
 
 def target_dir(inventory: Inventory, transport: Transport) -> str:
@@ -27,10 +31,22 @@ def target_dir(inventory: Inventory, transport: Transport) -> str:
     if folder is None:
         return inventory.target.path
     pushed = model.target(inventory) if folder.is_dir() else None
-    return pushed.folder(Layout.of(inventory)) if pushed else _pushed(transport, inventory.target.path, str(folder))
+    if pushed is None:
+        return _linked(transport, inventory.target.path, str(folder))
+    return _present(transport, pushed.folder(Layout.of(inventory)), str(folder))
 
 
-def _pushed(transport: Transport, link: str, source: str) -> str:
+def _present(transport: Transport, folder: str, source: str) -> str:
+    if transport.run(f"test -d {shlex.quote(folder)}", sudo=True, check=False).ok:
+        return folder
+    raise PreflightError(
+        f"{source} as it is now is not on the host",
+        where=f"{transport.name}:{folder}",
+        remedy="ddtree-deploy push first",
+    )
+
+
+def _linked(transport: Transport, link: str, source: str) -> str:
     found = transport.run(f"readlink -e {shlex.quote(link)}", sudo=True, check=False).stdout.strip()
     if not found:
         raise PreflightError(

@@ -82,7 +82,8 @@ def test_another_config_is_another_folder_but_sends_no_weights(inventory: Invent
     steps = plan.plan(changed, local).steps
     assert [step.needed for step in steps] == [False, True, True, False, False, False]
     apply.run(plan.plan(changed, local), Recorder())
-    assert published.drafter_dir(changed, local) != before
+    after = published.drafter_dir(changed, local)
+    assert after != before
     assert Path(before, "config.json").exists(), "the older folder stays for rollback"
 
 
@@ -95,6 +96,17 @@ def test_damage_on_the_host_is_found_and_repaired(inventory: Inventory) -> None:
     assert [step.needed for step in plan.plan(inventory, local).steps[:3]] == [True, True, False]
     pushed(inventory, local)
     assert weights.read_bytes() == data
+
+
+def test_a_checkpoint_that_changed_since_the_push_is_not_taken_for_the_pushed_one(inventory: Inventory) -> None:
+    local = LocalTransport()
+    with pytest.raises(PreflightError, match="is not on the host"):
+        published.drafter_dir(inventory, local)
+    pushed(inventory, local)
+    data = inventory.drafter.file.read_bytes()
+    inventory.drafter.file.write_bytes(data[:-1] + b"!")
+    with pytest.raises(PreflightError, match="as it is now is not on the host"):
+        published.drafter_dir(inventory, local)
 
 
 def test_the_folders_are_known_without_the_laptops_checkpoint(inventory: Inventory) -> None:
