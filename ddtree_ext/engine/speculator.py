@@ -10,9 +10,9 @@ from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 
 from ddtree_ext.engine.options import DDTreeOptions, drafter_width, node_budget
-from ddtree_ext.engine.sampler import path_rows
 from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.build import build_trees
+from ddtree_ext.kernels.gather import gather_rows
 
 
 class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
@@ -70,6 +70,7 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         slot_mappings: dict[str, torch.Tensor],
         last_hidden_states: torch.Tensor,
         aux_hidden_states: list[torch.Tensor] | None,
+        num_sampled: torch.Tensor,
         *args: Any,
         **kwargs: Any,
     ) -> torch.Tensor:
@@ -80,10 +81,13 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         """
         step = self._step
         if step is not None and step.any_tree and aux_hidden_states and not kwargs.get("dummy_run", False):
-            rows = path_rows(step.path[: step.num_reqs], step.query_start_loc[: step.num_reqs + 1], aux_hidden_states[0].shape[0])
-            aux_hidden_states = [states.index_select(0, rows) for states in aux_hidden_states]
+            reqs = step.num_reqs
+            for states in aux_hidden_states:  # nobody reads them after the drafter
+                gather_rows(
+                    states, step.query_start_loc[: reqs + 1], step.path[:reqs], num_sampled, step.is_tree[:reqs], states
+                )
         super().propose(
-            input_batch, attn_metadata, slot_mappings, last_hidden_states, aux_hidden_states, *args, **kwargs
+            input_batch, attn_metadata, slot_mappings, last_hidden_states, aux_hidden_states, num_sampled, *args, **kwargs
         )
         if step is None:
             return self.draft_tokens.new_zeros(input_batch.num_reqs, self.budget)
