@@ -36,7 +36,7 @@ class Layer:
     weight: torch.Tensor  # [dim, width]
     bias: torch.Tensor | None
     a_log: torch.Tensor
-    dt_bias: torch.Tensor
+    dt_bias: torch.Tensor  # in the model's dtype, unlike a_log
     window: torch.Tensor  # [slots, dim, width - 1]
     state: torch.Tensor  # [slots, HV, V, K]
 
@@ -70,7 +70,7 @@ def random_layer(
         weight=(normal(shape.conv_dim, width) * 0.7).to(dtype),
         bias=normal(shape.conv_dim).to(dtype) if bias else None,
         a_log=normal(shape.v_heads),
-        dt_bias=normal(shape.v_heads),
+        dt_bias=normal(shape.v_heads).to(dtype),
         window=window if window_order == "DS" else window.transpose(1, 2).contiguous().transpose(1, 2),
         state=state if state_order == "VK" else state.transpose(2, 3).contiguous().transpose(2, 3),
     )
@@ -158,8 +158,14 @@ class Step:
         commit([self], paths, is_tree)
 
 
-def verify(layer: Layer, batch: Batch, rows_of_a_tree: int | None = None) -> Step:
-    """Runs convolution and scan on poisoned outputs."""
+def verify(
+    layer: Layer,
+    batch: Batch,
+    rows_of_a_tree: int | None = None,
+    out_dtype: torch.dtype | None = None,
+    conv_outputs: torch.Tensor | None = None,
+) -> Step:
+    """Runs convolution and scan on poisoned outputs; with `conv_outputs` [T, dim] the scan reads those instead."""
     count = len(batch.requests)
     tree_rows = rows_of_a_tree or max(r.length for r in batch.requests)
     rows = TreeRows.allocate(count, batch.x.shape[0], "cpu")
@@ -178,10 +184,11 @@ def verify(layer: Layer, batch: Batch, rows_of_a_tree: int | None = None) -> Ste
         buffer.fill_(POISON)
     for buffer in (scratch.states, scratch.q, scratch.beta):
         buffer.fill_(torch.nan)
-    conv = torch.full(batch.x.shape, torch.nan, dtype=batch.x.dtype)
-    out = torch.full((len(conv), layer.shape.v_heads, layer.shape.v_dim), torch.nan, dtype=batch.x.dtype)
-    step = Step(layer, batch, conv, out, stash, scratch, slots)
+    dtype = out_dtype or batch.x.dtype
+    conv = torch.full(batch.x.shape, torch.nan, dtype=dtype)
+    out = torch.full((len(conv), layer.shape.v_heads, layer.shape.v_dim), torch.nan, dtype=dtype)
     conv_tree(batch.x, layer.window, layer.weight, layer.bias, slots, starts, rows, conv, stash.x)
+    step = Step(layer, batch, conv if conv_outputs is None else conv_outputs, out, stash, scratch, slots)
     scan_tree(
         *step.heads(),
         batch.a,
