@@ -1,4 +1,4 @@
-"""A lab for a test session. A room that wants it says, in its conftest: `from lab.fixture import staging_lab`."""
+"""A lab for a test session. A room that wants it says, in its conftest: `from tests.lab.fixture import staging_lab`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .machine import LabError, sh
@@ -48,9 +47,9 @@ def processes(place: Place) -> list[int]:
     """Every process in the lab's cgroups or in its network namespace, and its proxy."""
     found = set(proxies(place))
     for cgroup in cgroups(place):
-        for listing in cgroup.rglob("cgroup.procs"):
+        for directory, _names, _files in os.walk(cgroup):  # unlike rglob, bears with cgroups that vanish meanwhile
             with contextlib.suppress(OSError):
-                found |= {int(pid) for pid in listing.read_text().split()}
+                found |= {int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()}
     if place.netns.exists():
         found |= {int(pid) for pid in sh("ip", "netns", "pids", place.namespace, check=False).stdout.split()}
     return sorted(found - {0, os.getpid()})
@@ -72,49 +71,30 @@ def remove(place: Place) -> None:
     """Take down whatever there is, in whatever state it is. Raises LabError, and says of what, if something stays."""
     if place.lxc.exists():
         # The proper way first: LXC knows its own. The rest works without it, and on what it leaves.
-        sh("lxc-stop", "-P", place.lxc, "-n", place.namespace, "--kill", check=False)
-    _until(lambda: not _kill(place), "processes that do not die", lambda: f"{processes(place)}")
-    _until(lambda: not _prune(place), "cgroups that stay", lambda: f"{cgroups(place)}")
-    _until(lambda: not _unmount(place), "mounts in use", lambda: f"{mounts(place)}")
-    if place.netns.exists():
-        sh("ip", "netns", "delete", place.namespace)
-    shutil.rmtree(place.run, ignore_errors=True)
-    for path in (place.ssh_config, place.known_hosts, place.state, place.faults):
-        path.unlink(missing_ok=True)
-    if left := remains(place):
-        raise LabError(f"lab {place.root} is not wholly down: {'; '.join(left)}")
+        with contextlib.suppress(LabError):
+            sh("lxc-stop", "-P", place.lxc, "-n", place.namespace, "--kill", check=False, timeout=10)
+    deadline = time.monotonic() + _PATIENCE
+    while left := _sweep(place):
+        if time.monotonic() > deadline:
+            raise LabError(f"lab {place.root} is not wholly down after {_PATIENCE:.0f} s: {'; '.join(left)}")
+        time.sleep(0.02)
 
 
-def _kill(place: Place) -> list[int]:
-    alive = processes(place)
-    for pid in alive:
+def _sweep(place: Place) -> list[str]:
+    """Remove what can be removed now; return what remains, which another pass may find free."""
+    for pid in processes(place):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return alive
-
-
-def _prune(place: Place) -> list[Path]:
     for cgroup in cgroups(place):
-        for directory in _inside_out(cgroup):
-            with contextlib.suppress(OSError):  # busy until its last process is reaped; asked again
-                directory.rmdir()
-    return cgroups(place)
-
-
-def _inside_out(directory: Path) -> Iterator[Path]:
-    for parent, _names, _files in os.walk(directory, topdown=False):
-        yield Path(parent)
-
-
-def _unmount(place: Place) -> list[str]:
+        for directory, _names, _files in os.walk(cgroup, topdown=False):
+            with contextlib.suppress(OSError):  # busy until its last process is reaped
+                os.rmdir(directory)
     for point in mounts(place):
         sh("umount", point, check=False)
-    return mounts(place)
-
-
-def _until(done: Callable[[], bool], what: str, which: Callable[[], str]) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while not done():
-        if time.monotonic() > deadline:
-            raise LabError(f"{what}, after {_PATIENCE:.0f} s: {which()}")
-        time.sleep(0.02)
+    if place.netns.exists() and not processes(place):
+        sh("ip", "netns", "delete", place.namespace)
+    if not mounts(place):
+        shutil.rmtree(place.run, ignore_errors=True)
+        for path in (place.ssh_config, place.known_hosts, place.state, place.faults):
+            path.unlink(missing_ok=True)
+    return remains(place)

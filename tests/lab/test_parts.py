@@ -136,7 +136,7 @@ class TestForwarder:
     def test_refused(self, tmp_path: Path) -> None:
         assert self.talk(tmp_path, (Faults(refuse=True), 1000), (Faults(), 1000)) == [0, 1000]
 
-    @pytest.mark.parametrize(("faults", "least"), [(Faults(rate_kbps=500), 1.0), (Faults(delay_ms=300), 0.6)])
+    @pytest.mark.parametrize(("faults", "least"), [(Faults(rate_kbps=500), 0.8), (Faults(delay_ms=300), 0.6)])
     def test_slowed(self, tmp_path: Path, faults: Faults, least: float) -> None:
         started = time.monotonic()
         assert self.talk(tmp_path, (faults, 512_000)) == [512_000]
