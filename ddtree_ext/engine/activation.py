@@ -68,7 +68,7 @@ def target_class(stock: type, vllm_config: Any) -> type:
         def state_shape(cls: Any, config: Any) -> Any:
             plain = copy.copy(config)
             plain.speculative_config = None
-            return stock.get_mamba_state_shape_from_config(plain)  # type: ignore[attr-defined]
+            return stock.get_mamba_state_shape_from_config(plain)
 
         members["get_mamba_state_shape_from_config"] = classmethod(state_shape)
     return type(f"Tree{stock.__name__}", (stock,), members)

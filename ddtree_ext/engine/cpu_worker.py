@@ -1,4 +1,4 @@
-"""`--worker-cls ddtree_ext.engine.cpu_worker.CPUTreeWorker`: the same on vLLM's CPU build, through interpreted Triton.
+"""`--worker-cls ddtree_ext.engine.cpu_worker.DDTreeCPUWorker`: the same on vLLM's CPU build, through interpreted Triton.
 
 For tests and the staging box; an interpreted run says nothing about speed.
 """
@@ -16,7 +16,7 @@ class CPUTreeModelRunner(TreeRunnerMixin, CPUModelRunner):  # type: ignore[misc]
     """The V2 runner on a CPU."""
 
 
-class CPUTreeWorker(CPUWorker):  # type: ignore[misc]
+class DDTreeCPUWorker(CPUWorker):  # type: ignore[misc]
     """CPUWorker builds its runner inline, so ours takes its place right after."""
 
     def init_device(self) -> None:

@@ -67,7 +67,9 @@ class TreeGatedDeltaNet(QwenGatedDeltaNetAttention):  # type: ignore[misc]
     def _can_use_fused_gdn_mtp_decode(self, attn_metadata: Any) -> bool:
         return False
 
-    def _forward_core(self, mixed_qkv: torch.Tensor, b: torch.Tensor, a: torch.Tensor, core_attn_out: torch.Tensor) -> None:
+    def _forward_core(
+        self, mixed_qkv: torch.Tensor, b: torch.Tensor, a: torch.Tensor, core_attn_out: torch.Tensor
+    ) -> None:
         self._core(super()._forward_core, mixed_qkv, b, a, core_attn_out)
 
     def forward_cpu(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -97,7 +99,14 @@ class TreeGatedDeltaNet(QwenGatedDeltaNetAttention):  # type: ignore[misc]
         self._tree_rows(binding, mixed_qkv, b, a, out)
 
     def _stock_rows(
-        self, stock: Core, context: Any, metadata: Any, mixed_qkv: torch.Tensor, b: torch.Tensor, a: torch.Tensor, out: torch.Tensor
+        self,
+        stock: Core,
+        context: Any,
+        metadata: Any,
+        mixed_qkv: torch.Tensor,
+        b: torch.Tensor,
+        a: torch.Tensor,
+        out: torch.Tensor,
     ) -> None:
         """Runs the rows that are no tree as if the batch held nothing else."""
         rows = metadata.non_spec_token_indx
@@ -109,12 +118,24 @@ class TreeGatedDeltaNet(QwenGatedDeltaNetAttention):  # type: ignore[misc]
             context[self.prefix] = metadata
         out.index_copy_(0, rows, part)
 
-    def _tree_rows(self, binding: TreeBinding, mixed_qkv: torch.Tensor, b: torch.Tensor, a: torch.Tensor, out: torch.Tensor) -> None:
+    def _tree_rows(
+        self, binding: TreeBinding, mixed_qkv: torch.Tensor, b: torch.Tensor, a: torch.Tensor, out: torch.Tensor
+    ) -> None:
         step, tokens = binding.step, mixed_qkv.shape[0]
         slots = step.state_slots[binding.group, : step.num_reqs]
         starts = step.query_start_loc[: step.num_reqs + 1]
         inputs = torch.empty_like(mixed_qkv, memory_format=torch.contiguous_format)
-        conv_tree(mixed_qkv, self.window, self._conv_weight(), self.conv1d.bias, slots, starts, step.rows, inputs, binding.stash.x)
+        conv_tree(
+            mixed_qkv,
+            self.window,
+            self._conv_weight(),
+            self.conv1d.bias,
+            slots,
+            starts,
+            step.rows,
+            inputs,
+            binding.stash.x,
+        )
         key_dim, value_dim = self.key_dim // self.tp_size, self.value_dim // self.tp_size
         q, k, v = inputs.split([key_dim, key_dim, value_dim], dim=-1)
         scan_tree(

@@ -32,7 +32,11 @@ class TreeLayers:
     def of(cls, vllm_config: Any, step: VerifyStep) -> TreeLayers:
         """Collects the layers that were built with our attention backend or as our GDN layer; the drafter has neither."""
         layers = vllm_config.compilation_config.static_forward_context
-        attention = {name: layer for name, layer in layers.items() if isinstance(getattr(layer, "impl", None), TreeAttentionMixin)}
+        attention = {
+            name: layer
+            for name, layer in layers.items()
+            if isinstance(getattr(layer, "impl", None), TreeAttentionMixin)
+        }
         states = {name: layer for name, layer in layers.items() if isinstance(layer, TreeGatedDeltaNet)}
         slots, rows = step.path.shape
         device, dtype = step.path.device, vllm_config.model_config.dtype
@@ -48,9 +52,11 @@ class TreeLayers:
             impl = layer.impl
             if scratch is None:
                 slots, rows = step.path.shape
-                scratch = AttentionScratch.allocate(slots, rows, impl.num_heads, impl.num_kv_heads, impl.head_size, step.path.device)
+                scratch = AttentionScratch.allocate(
+                    slots, rows, impl.num_heads, impl.num_kv_heads, impl.head_size, step.path.device
+                )
             impl.bind(step, scratch)
-        groups = []
+        groups: list[tuple[int, CompactTable]] = []
         for index, group in enumerate(kv_cache_config.kv_cache_groups):
             layers = [self.attention[name] for name in group.layer_names if name in self.attention]
             if layers:
@@ -62,7 +68,8 @@ class TreeLayers:
         """Gives every GDN layer step, stash and scratch; returns the commit of their states, or None without such layers."""
         if not self.states or self.scratch is None:
             return None
-        groups, layers = [], []
+        groups: list[int] = []
+        layers: list[GdnLayer] = []
         for index, group in enumerate(kv_cache_config.kv_cache_groups):
             names = [name for name in group.layer_names if name in self.states]
             for name in names:

@@ -85,7 +85,9 @@ def families(totals: list[int]) -> list[Any]:
     trees, nodes, off_spine, *bins = totals
     accepted = sum(count * value for value, count in enumerate(bins))
     reached = [sum(bins[depth:]) for depth in range(1, len(bins))]
-    per_depth = CounterMetricFamily(_PREFIX + "accepted_per_depth", "Request steps that accepted a node at this depth", labels=["depth"])
+    per_depth = CounterMetricFamily(
+        _PREFIX + "accepted_per_depth", "Request steps that accepted a node at this depth", labels=["depth"]
+    )
     for depth, count in enumerate(reached, start=1):
         per_depth.add_metric([str(depth)], count)
     cumulative = [sum(bins[: value + 1]) for value in range(len(bins))]
@@ -94,9 +96,13 @@ def families(totals: list[int]) -> list[Any]:
         CounterMetricFamily(_PREFIX + "trees", "Trees verified, one per request and step", value=trees),
         CounterMetricFamily(_PREFIX + "nodes", "Tree nodes verified, roots not counted", value=nodes),
         CounterMetricFamily(_PREFIX + "accepted", "Tree nodes accepted", value=accepted),
-        CounterMetricFamily(_PREFIX + "accepted_off_spine", "Tree nodes accepted beside the drafter's top-1 chain", value=off_spine),
+        CounterMetricFamily(
+            _PREFIX + "accepted_off_spine", "Tree nodes accepted beside the drafter's top-1 chain", value=off_spine
+        ),
         per_depth,
-        HistogramMetricFamily(_PREFIX + "accepted_per_step", "Nodes accepted per request and step", buckets=buckets, sum_value=accepted),
+        HistogramMetricFamily(
+            _PREFIX + "accepted_per_step", "Nodes accepted per request and step", buckets=buckets, sum_value=accepted
+        ),
     ]
 
 

@@ -120,7 +120,10 @@ class TreeStateMixin:
         return inputs
 
     def postprocess_state(
-        self, idx_mapping: torch.Tensor, num_sampled: torch.Tensor | int, num_computed_tokens: torch.Tensor | None = None
+        self,
+        idx_mapping: torch.Tensor,
+        num_sampled: torch.Tensor | int,
+        num_computed_tokens: torch.Tensor | None = None,
     ) -> None:
         """Commits the accepted path: KV moved together, recurrent state and convolution window replayed."""
         if not isinstance(num_sampled, int) and self.step.any_tree:
@@ -144,7 +147,9 @@ def tree_requests(input_batch: Any, budget: int) -> np.ndarray[Any, np.dtype[np.
     if input_batch.prefill_runs_as_decode_np is not None:
         prefilling = prefilling & ~input_batch.prefill_runs_as_decode_np
     scheduled = input_batch.num_scheduled_tokens
-    flags: np.ndarray[Any, np.dtype[np.int32]] = (~prefilling & (scheduled > 0) & (scheduled <= budget + 1)).astype(np.int32)
+    flags: np.ndarray[Any, np.dtype[np.int32]] = (~prefilling & (scheduled > 0) & (scheduled <= budget + 1)).astype(
+        np.int32
+    )
     return flags
 
 
@@ -160,7 +165,10 @@ def state_class_for(stock: Callable[..., Any]) -> type[TreeStateMixin]:
     """The tree's class for the model state that vLLM would use; raises OptionError for any other."""
     from ddtree_ext.engine.options import OptionError
 
-    classes: dict[Any, type[TreeStateMixin]] = {DefaultModelState: DenseTreeState, MambaHybridModelState: HybridTreeState}
+    classes: dict[Any, type[TreeStateMixin]] = {
+        DefaultModelState: DenseTreeState,
+        MambaHybridModelState: HybridTreeState,
+    }
     if stock not in classes:
         raise OptionError(f"targets whose model state is {stock.__name__} are not supported by ddtree")
     return classes[stock]

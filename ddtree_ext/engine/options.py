@@ -45,7 +45,9 @@ def drafter_width(vllm_config: Any) -> int:
     config = vllm_config.speculative_config.draft_model_config.hf_config
     block_size = getattr(config, "block_size", None)
     if not isinstance(block_size, int) or block_size < 2:
-        raise OptionError(f"the drafter's config.json has no usable block_size (found {block_size!r}); DFlash needs 2 or more")
+        raise OptionError(
+            f"the drafter's config.json has no usable block_size (found {block_size!r}); DFlash needs 2 or more"
+        )
     return block_size - 1
 
 

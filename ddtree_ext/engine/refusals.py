@@ -12,7 +12,9 @@ def refuse_unsupported(vllm_config: Any) -> None:
     """Raises OptionError naming every option that the tree cannot honour."""
     reasons = list(_unsupported(vllm_config))
     if reasons:
-        raise OptionError("ddtree cannot serve with these options:\n" + "\n".join(f"  - {reason}" for reason in reasons))
+        raise OptionError(
+            "ddtree cannot serve with these options:\n" + "\n".join(f"  - {reason}" for reason in reasons)
+        )
 
 
 def _unsupported(config: Any) -> Iterator[str]:

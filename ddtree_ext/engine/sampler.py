@@ -77,7 +77,15 @@ class TreeSampler(RejectionSampler):  # type: ignore[misc]
         sampled = sampled_rows.new_empty(num_reqs, trees.rows)
         num_sampled = torch.empty(num_reqs, dtype=torch.int32, device=logits.device)
         walk_trees(
-            sampled_rows, verify_draft_sampled, cu_num_logits, idx_mapping, self._step.is_tree[chunk], trees, sampled, num_sampled, self._path
+            sampled_rows,
+            verify_draft_sampled,
+            cu_num_logits,
+            idx_mapping,
+            self._step.is_tree[chunk],
+            trees,
+            sampled,
+            num_sampled,
+            self._path,
         )
         return processed, sampled, num_sampled
 

@@ -59,9 +59,11 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         if self._step is None:  # memory profiling, before the KV cache exists
             return
         logprobs, ids = logits.float().log_softmax(dim=-1).topk(self.topk, dim=-1)
-        slots = self.sample_idx_mapping[:drafted : self.num_speculative_steps].contiguous()
+        slots = self.sample_idx_mapping[: drafted : self.num_speculative_steps].contiguous()
         shape = (num_reqs, self.num_speculative_steps, self.topk)
-        build_trees(logprobs.view(shape), ids.view(shape), self._step.budgets[slots.clamp(min=0)], slots, self._step.trees)
+        build_trees(
+            logprobs.view(shape), ids.view(shape), self._step.budgets[slots.clamp(min=0)], slots, self._step.trees
+        )
 
     def propose(
         self,
@@ -87,7 +89,14 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
                     states, step.query_start_loc[: reqs + 1], step.path[:reqs], num_sampled, step.is_tree[:reqs], states
                 )
         super().propose(
-            input_batch, attn_metadata, slot_mappings, last_hidden_states, aux_hidden_states, num_sampled, *args, **kwargs
+            input_batch,
+            attn_metadata,
+            slot_mappings,
+            last_hidden_states,
+            aux_hidden_states,
+            num_sampled,
+            *args,
+            **kwargs,
         )
         if step is None:
             return self.draft_tokens.new_zeros(input_batch.num_reqs, self.budget)

@@ -1,4 +1,4 @@
-"""`--worker-cls ddtree_ext.engine.worker.TreeWorker`: vLLM's GPU worker with the tree's model runner.
+"""`--worker-cls ddtree_ext.engine.worker.DDTreeWorker`: vLLM's GPU worker with the tree's model runner.
 
 Naming the class on the command line is what switches the tree on; without the extension installed the server does not start.
 """
@@ -18,7 +18,7 @@ class TreeModelRunner(TreeRunnerMixin, GPUModelRunner):  # type: ignore[misc]
     """The V2 runner on CUDA."""
 
 
-class TreeWorker(Worker):  # type: ignore[misc]
+class DDTreeWorker(Worker):  # type: ignore[misc]
     """Stock worker; the runner is ours."""
 
     def _make_model_runner(self) -> Any:

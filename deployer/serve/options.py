@@ -46,8 +46,8 @@ def engine_options(inventory: Inventory, decoding: Decoding, *, target: str, dra
     if decoding.kind == "tree":
         options["worker-cls"] = WORKER[inventory.install.build]
         additional["ddtree"] = dict(inventory.tree.options)
+        options["attention-backend"] = "CUSTOM"
         if inventory.install.build == "cuda":
-            options["attention-backend"] = "CUSTOM"
             # The drafter's layers keep the stock backend: only the target verifies a tree.
             options["speculative-config"].setdefault("attention_backend", "FLASH_ATTN")
     if additional:

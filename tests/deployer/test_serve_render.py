@@ -51,10 +51,11 @@ def test_a_tree_on_a_gpu_names_worker_backend_and_budget() -> None:
     assert speculative == {"method": "dflash", "model": DRAFTER, "num_speculative_tokens": 31}
 
 
-def test_a_tree_on_a_cpu_names_the_cpu_worker_and_no_backend() -> None:
+def test_a_tree_on_a_cpu_names_the_cpu_worker_and_leaves_the_drafter_its_backend() -> None:
     found = options(inventory("staging", tree=TREE))
     assert found["worker-cls"] == "ddtree_ext.engine.cpu_worker.DDTreeCPUWorker"
-    assert "attention-backend" not in found
+    assert found["attention-backend"] == "CUSTOM"
+    assert "attention_backend" not in found["speculative-config"]
 
 
 def test_a_tree_switched_off_is_the_stock_chain_at_the_drafters_width() -> None:

@@ -47,11 +47,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """Per group and request: token ids, tokens gained at each engine step, and logprobs if asked; metrics at the end."""
+    """Per group and request: token ids, tokens gained at each engine step, text, and the tokens' logprobs if asked; metrics at the end."""
 
     tokens: list[list[list[int]]]
     gains: list[list[list[int]]]
     texts: list[list[str]]
+    logprobs: list[list[list[float]]]
     metrics: dict[str, Any]
     rows: list[dict[str, Any]]
 
@@ -67,7 +68,7 @@ def run(job: Job, timeout: float = 600.0) -> Answer:
         "TRITON_INTERPRET": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
-        "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": str(REPO),
     }
     environment.pop("DDTREE_COUNTERS_DIR", None)
     environment.pop("VLLM_PLUGINS", None)

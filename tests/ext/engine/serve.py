@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +33,39 @@ def engine_options(job: Job) -> dict[str, Any]:
         }
     if job.arm == "tree":
         options |= {
-            "worker_cls": "ddtree_ext.engine.cpu_worker.CPUTreeWorker",
+            "worker_cls": "ddtree_ext.engine.cpu_worker.DDTreeCPUWorker",
             "attention_backend": "CUSTOM",
             "additional_config": {"ddtree": {"topk": job.topk}},
         }
     return options | job.engine
 
 
-def run_group(llm: Any, group: tuple[Ask, ...], number: int) -> tuple[list[list[int]], list[list[int]], list[str]]:
-    """Steps the engine until the group is done; returns token ids, tokens gained per step, and texts, by request."""
+@dataclass
+class Outcome:
+    """One request's answer as it grows."""
+
+    tokens: list[int] = field(default_factory=list)
+    gains: list[int] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[float] = field(default_factory=list)
+
+    def take(self, output: Any) -> None:
+        """What one engine step brought."""
+        now = list(output.token_ids)
+        if len(now) > len(self.tokens):
+            self.gains.append(len(now) - len(self.tokens))
+        self.tokens, self.text = now, output.text
+        if output.logprobs:
+            self.logprobs = [scores[token].logprob for token, scores in zip(now, output.logprobs, strict=True)]
+
+
+def run_group(llm: Any, group: tuple[Ask, ...], number: int) -> list[Outcome]:
+    """Steps the engine until the group is done; outcomes by request."""
     from vllm import SamplingParams
 
     engine = llm.llm_engine
     waiting = dict(enumerate(group))
-    tokens: list[list[int]] = [[] for _ in group]
-    gains: list[list[int]] = [[] for _ in group]
-    texts = [""] * len(group)
+    outcomes = [Outcome() for _ in group]
     steps = 0
     while waiting or engine.has_unfinished_requests():
         for index, ask in list(waiting.items()):
@@ -57,13 +74,9 @@ def run_group(llm: Any, group: tuple[Ask, ...], number: int) -> tuple[list[list[
                 engine.add_request(f"{number}-{index}", ask.prompt, SamplingParams(**(defaults | ask.params)))
                 del waiting[index]
         for output in engine.step():
-            index = int(output.request_id.split("-")[1])
-            now = list(output.outputs[0].token_ids)
-            if len(now) > len(tokens[index]):
-                gains[index].append(len(now) - len(tokens[index]))
-            tokens[index], texts[index] = now, output.outputs[0].text
+            outcomes[int(output.request_id.split("-")[1])].take(output.outputs[0])
         steps += 1
-    return tokens, gains, texts
+    return outcomes
 
 
 def metrics(llm: Any) -> dict[str, Any]:
@@ -91,9 +104,10 @@ def main() -> None:
         record_rows(recorded)
     results = [run_group(llm, group, number) for number, group in enumerate(job.groups)]
     answer = Answer(
-        tokens=[result[0] for result in results],
-        gains=[result[1] for result in results],
-        texts=[result[2] for result in results],
+        tokens=[[outcome.tokens for outcome in group] for group in results],
+        gains=[[outcome.gains for outcome in group] for group in results],
+        texts=[[outcome.text for outcome in group] for group in results],
+        logprobs=[[outcome.logprobs for outcome in group] for group in results],
         metrics=metrics(llm),
         rows=recorded,
     )

@@ -1,0 +1,71 @@
+"""The requests that every arm answers, and the arms' answers, computed once per test run."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from tests.ext.engine.job import Answer, Ask, Job, run
+from tests.pairs.prompts import DEMO_PROMPT, NEW_TOKENS, PROMPTS
+
+FULL = bool(os.environ.get("FULL"))
+"""`make test-full`: all 50 prompts; otherwise a fair sample of them."""
+
+SINGLES = PROMPTS if FULL else PROMPTS[:6]
+BATCH = PROMPTS if FULL else PROMPTS[6:14]
+WIDTH = 7
+"""The tiny drafters' width."""
+
+
+def late_arrivals() -> tuple[Ask, ...]:
+    """A batch of unequal prompts and lengths, one of them plain by its own switch; prefills arrive in the middle of it."""
+    asks = []
+    for index, prompt in enumerate(BATCH):
+        arrives = 0 if index < 3 else 2 * index
+        params = {"extra_args": {"ddtree": "off"}} if index == 1 else {}
+        asks.append(Ask(prompt, NEW_TOKENS - 5 * (index % 4), arrives, params))
+    return tuple(asks)
+
+
+def seeded() -> tuple[Ask, ...]:
+    """Sampled requests whose draws are given by their seeds."""
+    heats: tuple[dict[str, float], ...] = (
+        {"temperature": 0.5},
+        {"temperature": 1.0},
+        {"temperature": 1.0, "top_k": 8},
+        {"temperature": 1.5},
+    )
+    return tuple(Ask(PROMPTS[20 + i], 24, 0, {**heat, "seed": 40 + i}) for i, heat in enumerate(heats))
+
+
+def scored() -> tuple[Ask, ...]:
+    """A request that wants the scores of its tokens."""
+    return (Ask(DEMO_PROMPT, 24, 0, {"logprobs": 2}),)
+
+
+GROUPS = (*((Ask(prompt, NEW_TOKENS),) for prompt in SINGLES), late_arrivals(), seeded(), scored())
+BATCHED, SEEDED, SCORED = len(SINGLES), len(SINGLES) + 1, len(SINGLES) + 2
+
+
+@cache
+def plain(pair: str) -> Answer:
+    """No speculation, the extension absent."""
+    return run(Job(pair, "plain", GROUPS), timeout=3000)
+
+
+@cache
+def chain(pair: str) -> Answer:
+    """Stock DFlash, the extension absent."""
+    return run(Job(pair, "chain", GROUPS[: len(SINGLES)], tokens=WIDTH), timeout=3000)
+
+
+@cache
+def spine(pair: str) -> Answer:
+    """A tree of one rank is the drafter's chain, verified by our kernels."""
+    return run(Job(pair, "tree", GROUPS[: len(SINGLES)], tokens=WIDTH, topk=1), timeout=3000)
+
+
+@cache
+def tree(pair: str) -> Answer:
+    """Trees of twice the drafter's width and more."""
+    return run(Job(pair, "tree", GROUPS, tokens=20, engine={"max_num_batched_tokens": 512}), timeout=3000)

@@ -1,0 +1,100 @@
+"""Trees inside vLLM, on trained pairs: dense, Gated-DeltaNet hybrid, hybrid with heads of 128.
+
+Every reference runs with the extension absent, and every claim about trees also claims that trees were built and that nodes
+beside the spine were accepted.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+
+from tests.ext.engine import arms
+from tests.ext.engine.job import Answer
+
+pytestmark = pytest.mark.engine
+PAIRS = ("dense", "hybrid", "hybrid128")
+
+
+def steps_by_base(gains: list[int]) -> dict[int, int]:
+    """Tokens gained in a decode step, by the number of tokens before it; the prompt's own step is left out."""
+    bases = accumulate(gains[:-1])
+    return dict(zip(bases, gains[1:], strict=True))
+
+
+def assert_trees_worked(answer: Answer) -> None:
+    assert answer.metrics["vllm:ddtree_trees_total"] > 0
+    assert answer.metrics["vllm:ddtree_nodes_total"] > answer.metrics["vllm:ddtree_trees_total"]
+    assert answer.metrics["vllm:ddtree_accepted_off_spine_total"] > 0
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_greedy_trees_equal_plain_greedy_alone(pair: str) -> None:
+    assert arms.tree(pair).tokens[: arms.BATCHED] == arms.plain(pair).tokens[: arms.BATCHED]
+    assert_trees_worked(arms.tree(pair))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_greedy_trees_equal_plain_greedy_in_a_changing_batch(pair: str) -> None:
+    assert arms.tree(pair).tokens[arms.BATCHED] == arms.plain(pair).tokens[arms.BATCHED]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_request_may_decode_plainly(pair: str) -> None:
+    assert set(arms.tree(pair).gains[arms.BATCHED][1]) == {1}
+    others = [gain for i, gains in enumerate(arms.tree(pair).gains[arms.BATCHED]) if i != 1 for gain in gains]
+    assert max(others) > 2
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_spine_accepts_step_by_step_what_stock_accepts(pair: str) -> None:
+    assert arms.spine(pair).gains == arms.chain(pair).gains
+    assert arms.spine(pair).tokens == arms.chain(pair).tokens
+    assert arms.spine(pair).metrics["vllm:ddtree_trees_total"] > 0
+    assert arms.spine(pair).metrics["vllm:ddtree_accepted_off_spine_total"] == 0
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_tree_accepts_never_less_than_the_chain_and_more_in_total(pair: str) -> None:
+    """From the same state, a step gains at least the chain's tokens; the last step of a request is cut by max_tokens."""
+    compared = more = 0
+    for index in range(arms.BATCHED):
+        chain_gains, tree_gains = arms.chain(pair).gains[index][0], arms.tree(pair).gains[index][0]
+        chain_steps, tree_steps = steps_by_base(chain_gains), steps_by_base(tree_gains)
+        for base in sorted(set(chain_steps) & set(tree_steps)):
+            assert tree_steps[base] >= chain_steps[base], (index, base)
+            compared, more = compared + 1, more + (tree_steps[base] > chain_steps[base])
+    assert compared > 20
+    assert more > 0
+    total = [
+        sum(len(gains[0]) for gains in answer.gains[: arms.BATCHED]) for answer in (arms.chain(pair), arms.tree(pair))
+    ]
+    assert total[1] < total[0], "the tree needed as many steps as the chain"
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_seeded_sampling_repeats_plain_decoding(pair: str) -> None:
+    assert arms.tree(pair).tokens[arms.SEEDED] == arms.plain(pair).tokens[arms.SEEDED]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_scores_are_those_of_the_accepted_path(pair: str) -> None:
+    """Each token's logprob is the plain run's, within bf16's noise."""
+    ours, plain = (answer(pair).logprobs[arms.SCORED][0] for answer in (arms.tree, arms.plain))
+    assert len(ours) == len(plain) == 24
+    assert ours == pytest.approx(plain, abs=0.15)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_counters_agree_with_what_was_emitted(pair: str) -> None:
+    metrics, tokens = arms.tree(pair).metrics, 0
+    for group in arms.tree(pair).gains:
+        for gains in group:
+            tokens += sum(gains) - len(gains)  # every step of a request emits one token that is not a node
+    assert metrics["vllm:ddtree_accepted_per_step_count"] == metrics["vllm:ddtree_trees_total"]
+    assert metrics["vllm:ddtree_accepted_per_step_sum"] == metrics["vllm:ddtree_accepted_total"]
+    assert metrics["vllm:ddtree_accepted_total"] >= tokens  # max_tokens cuts what a last step accepted
+    assert metrics["vllm:ddtree_accepted_total"] == sum(
+        metrics[f"vllm:ddtree_accepted_per_depth_total[{depth}]"] for depth in range(1, arms.WIDTH + 1)
+    )
