@@ -327,7 +327,7 @@ def tree_attention(
         BLOCK_N=block_n,
         MIN_TILES=MIN_KEYS // block_n,
         UPCAST=q.device.type == "cpu",  # Triton's interpreter multiplies the bit patterns of bfloat16
-        num_warps=4,
+        num_warps=8 if size * q.element_size() > 256 else 4,  # fewer warps would spill the accumulators
         num_stages=2,
     )
     _combine_kernel[(requests, triton.cdiv(max_rows * heads, 16))](

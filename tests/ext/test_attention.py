@@ -110,7 +110,7 @@ def requests_of(draw: st.DrawFn, budget: int, longest: int) -> list[Request]:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.data(),
     st.sampled_from([(4, 2), (2, 2), (6, 1), (12, 2)]),
