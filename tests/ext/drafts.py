@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from ddtree_ext.core.buffers import TreeBuffers
 from ddtree_ext.core.tree import Ids, Scores, Tree
 
+DEVICE = torch.get_default_device()
+"""Where the tests run; see conftest.py."""
+
 POISON = -77
 """What integer outputs hold before a kernel runs."""
 
@@ -51,7 +54,7 @@ def random_tree(rng: np.random.Generator, nodes: int, *, depth: int = 15, vocab:
 def store(trees: TreeBuffers, slot: int, tree: Tree) -> None:
     """Put a plain tree into the buffers, as build_trees would."""
     n = tree.num_nodes
-    fresh = TreeBuffers.allocate(1, trees.budget, "cpu")
+    fresh = TreeBuffers.allocate(1, trees.budget, DEVICE)
     fresh.tokens[0, :n] = torch.tensor(tree.tokens[1:], dtype=torch.int64)
     fresh.parents[0, : n + 1] = torch.tensor(tree.parents, dtype=torch.int32)
     fresh.depths[0, : n + 1] = torch.tensor(tree.depths, dtype=torch.int32)
@@ -71,7 +74,7 @@ def stored(trees: Sequence[Tree | None], budget: int) -> TreeBuffers:
 
 
 def poisoned(slots: int, budget: int) -> TreeBuffers:
-    buffers = TreeBuffers.allocate(slots, budget, "cpu")
+    buffers = TreeBuffers.allocate(slots, budget, DEVICE)
     for field in fields(TreeBuffers):
         getattr(buffers, field.name).fill_(POISON)
     return buffers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from drafts import int32, random_tree, starts, stored
+from drafts import DEVICE, int32, random_tree, starts, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,7 +55,7 @@ def expected(request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 
 def check(model: Model, requests: list[Request], budget: int, *, splits: int, seed: int) -> None:
     """Caches hold NaN where no request stores a token, outputs a sentinel, scratch NaN; blocks are shuffled."""
-    gen = torch.Generator().manual_seed(seed)
+    gen = torch.Generator(DEVICE).manual_seed(seed)
     trees = stored([r.tree for r in requests], budget)
     lengths = [r.rows for r in requests]
     seq_lens = [r.prefix + r.rows for r in requests]
@@ -73,11 +73,11 @@ def check(model: Model, requests: list[Request], budget: int, *, splits: int, se
         v_cache[blocks[r, at // model.block_size].long(), at % model.block_size] = v
         keys.append((k.double(), v.double()))
     q = torch.randn(sum(lengths), model.heads, model.size, generator=gen).to(model.dtype)
-    rows = TreeRows.allocate(len(requests), sum(lengths), "cpu")
+    rows = TreeRows.allocate(len(requests), sum(lengths), DEVICE)
     is_tree = int32([r.tree is not None for r in requests])
     expand_rows(torch.arange(len(requests)), starts(lengths), int32(seq_lens), is_tree, trees, rows)
     scratch = AttentionScratch.allocate(
-        len(requests), budget + 1, model.heads, model.kv_heads, model.size, "cpu", splits=splits
+        len(requests), budget + 1, model.heads, model.kv_heads, model.size, DEVICE, splits=splits
     )
     scratch.partial.fill_(torch.nan)
     scratch.lse.fill_(torch.nan)
@@ -158,7 +158,7 @@ def test_tiles_stay_within_the_memory_they_are_planned_for(size: int, itemsize: 
 
 
 def test_large_batches_are_split_less() -> None:
-    scratch = AttentionScratch.allocate(4, 3, 4, 2, 32, "cpu", splits=16)
+    scratch = AttentionScratch.allocate(4, 3, 4, 2, 32, DEVICE, splits=16)
     assert [scratch.splits(r) for r in (1, 4)] == [16, 16]
     few = AttentionScratch.allocate(5, 3, 4, 2, 32, "cpu")
     assert [few.splits(r) for r in (1, 5)] == [2, 2]
@@ -166,11 +166,11 @@ def test_large_batches_are_split_less() -> None:
 
 def test_what_the_kernel_cannot_take_is_refused() -> None:
     with pytest.raises(ValueError, match="head sizes"):
-        AttentionScratch.allocate(1, 4, 4, 2, 80, "cpu")
+        AttentionScratch.allocate(1, 4, 4, 2, 80, DEVICE)
     with pytest.raises(ValueError, match="do not divide"):
-        AttentionScratch.allocate(1, 4, 5, 2, 64, "cpu")
-    scratch = AttentionScratch.allocate(1, 4, 4, 2, 64, "cpu")
-    rows = TreeRows.allocate(1, 4, "cpu")
+        AttentionScratch.allocate(1, 4, 5, 2, 64, DEVICE)
+    scratch = AttentionScratch.allocate(1, 4, 4, 2, 64, DEVICE)
+    rows = TreeRows.allocate(1, 4, DEVICE)
     q, cache = torch.zeros(4, 4, 64), torch.zeros(1, 16, 2, 64)
     table, lens = int32([0]).view(1, 1), int32([4])
     with pytest.raises(ValueError, match="one type"):

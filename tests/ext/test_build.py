@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from drafts import POISON, int32, int64, marginals, poisoned, stored
+from drafts import DEVICE, POISON, int32, int64, marginals, poisoned, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +61,7 @@ def test_budget_zero_clears_the_slot() -> None:
     draft = (np.array([[-0.5]], np.float32), np.array([[3]], np.int64))
     trees = poisoned(1, 4)
     build([draft], [0], [0], trees)
-    assert_same(trees, TreeBuffers.allocate(1, 4, "cpu"))
+    assert_same(trees, TreeBuffers.allocate(1, 4, DEVICE))
 
 
 def test_a_skipped_request_writes_nothing() -> None:
@@ -83,7 +83,7 @@ def test_the_spine_steps_over_padding_and_ends_where_nothing_is_usable() -> None
 
 
 def test_wrong_types_and_shapes_are_refused() -> None:
-    trees = TreeBuffers.allocate(1, 4, "cpu")
+    trees = TreeBuffers.allocate(1, 4, DEVICE)
     one = torch.zeros(1, 2, 3)
     with pytest.raises(ValueError, match="float32"):
         build_trees(one.double(), one.long(), int32([1]), int64([0]), trees)

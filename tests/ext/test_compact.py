@@ -56,7 +56,7 @@ def test_the_accepted_path_follows_the_prefix(
     is_tree = (rng.random(requests) < 0.8).tolist()
     seq_lens = [b + n for b, n in zip(bases, lengths, strict=True)]
     width = -(-max(seq_lens) // block_size)
-    blocks = torch.from_numpy(rng.permutation(requests * width).reshape(requests, width).astype(np.int32))
+    blocks = torch.tensor(rng.permutation(requests * width).reshape(requests, width), dtype=torch.int32)
     pairs = caches(layout, layers, (blocks.numel(), block_size, 2, size), dtype)
     paths = [accepted_path(rng, n) for n in lengths]
     path = int32([row for p in paths for row in p + [-1] * (ROWS - len(p))]).view(requests, ROWS)

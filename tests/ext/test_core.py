@@ -6,7 +6,7 @@ from itertools import product, takewhile
 
 import numpy as np
 import pytest
-from drafts import marginals, random_tree
+from drafts import DEVICE, marginals, random_tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,7 +107,7 @@ def test_faults_are_named() -> None:
 
 
 def test_fresh_buffers_hold_no_tree() -> None:
-    trees = TreeBuffers.allocate(3, 63, "cpu")
+    trees = TreeBuffers.allocate(3, 63, DEVICE)
     assert (trees.slots, trees.budget, trees.rows) == (3, 63, 64)
     assert trees.num_nodes.tolist() == [0, 0, 0]
     assert trees.parents[1].tolist() == [ROOT] + [DEAD] * 63
@@ -117,4 +117,4 @@ def test_fresh_buffers_hold_no_tree() -> None:
 @pytest.mark.parametrize(("slots", "budget"), [(1, 0), (1, 64), (0, 8)])
 def test_impossible_buffers_are_refused(slots: int, budget: int) -> None:
     with pytest.raises(ValueError, match=r"budget|slots"):
-        TreeBuffers.allocate(slots, budget, "cpu")
+        TreeBuffers.allocate(slots, budget, DEVICE)

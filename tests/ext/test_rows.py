@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from drafts import POISON, int32, int64, random_tree, starts, stored
+from drafts import DEVICE, POISON, int32, int64, random_tree, starts, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ BUDGET = 12
 
 
 def poisoned_rows(requests: int, tokens: int) -> TreeRows:
-    rows = TreeRows.allocate(requests, tokens, "cpu")
+    rows = TreeRows.allocate(requests, tokens, DEVICE)
     for tensor in (rows.positions, rows.parents, rows.ancestors, rows.tree_len):
         tensor.fill_(POISON)
     return rows
