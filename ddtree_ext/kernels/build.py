@@ -84,11 +84,10 @@ def _build_kernel(
         rank = tl.sum(tl.where(is_parent, ranks, 0), 0)
         word = tl.sum(tl.where(is_parent, ancestors, 0), 0)
         parent_score = tl.sum(tl.where(is_parent, scores, 0.0), 0)
-        token = tl.load(ids + depth * K + rank)
 
         nodes += 1
         is_node = row == nodes
-        tokens = tl.where(is_node, token, tokens)
+        tokens = tl.where(is_node, tl.load(ids + depth * K + rank), tokens)
         parents = tl.where(is_node, parent, parents)
         depths = tl.where(is_node, depth + 1, depths)
         ancestors = tl.where(is_node, own | word, ancestors)
