@@ -50,9 +50,10 @@ class GdnStash:
 
 @dataclass(frozen=True)
 class GdnScratch:
-    """What one scan works in; all layers share one, since they run one after the other. float32."""
+    """What one scan works in; all layers share one, since they run one after the other. float32 but for the plan."""
 
-    states: torch.Tensor  # [R, N, HV, V, K], written for the rows that a later row branches off
+    plan: torch.Tensor  # [R, N] int32, the order in which a scan visits the rows, and what it loads and stores
+    states: torch.Tensor  # [R, N, HV, V, K], written for the few rows that the plan names
     q: torch.Tensor  # [R, N, HK, K], normalised and scaled queries
     beta: torch.Tensor  # [R, N, HV]
 
@@ -62,6 +63,7 @@ class GdnScratch:
         lead = (requests, rows)
         options = {"dtype": torch.float32, "device": device}
         return cls(
+            plan=torch.empty(*lead, dtype=torch.int32, device=device),
             states=torch.empty(*lead, shape.v_heads, shape.v_dim, shape.k_dim, **options),
             q=torch.empty(*lead, shape.k_heads, shape.k_dim, **options),
             beta=torch.empty(*lead, shape.v_heads, **options),

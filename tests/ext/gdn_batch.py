@@ -168,7 +168,7 @@ def verify(
     """Runs convolution and scan on poisoned outputs; with `conv_outputs` [T, dim] the scan reads those instead."""
     count = len(batch.requests)
     tree_rows = rows_of_a_tree or max(r.length for r in batch.requests)
-    rows = TreeRows.allocate(count, batch.x.shape[0], "cpu")
+    rows = TreeRows.allocate(count, batch.x.shape[0], batch.x.device)
     for number, request in enumerate(batch.requests):
         start = batch.starts[number]
         own = request.parents if request.parents is not None else chain(request.length)
@@ -178,8 +178,8 @@ def verify(
         rows.tree_len[number] = request.live
     starts = torch.tensor(batch.starts, dtype=torch.int32)
     slots = torch.tensor([r.slot for r in batch.requests], dtype=torch.int32)
-    stash = GdnStash.allocate(count + 1, tree_rows, layer.shape, batch.x.dtype, "cpu")
-    scratch = GdnScratch.allocate(count + 1, tree_rows, layer.shape, "cpu")
+    stash = GdnStash.allocate(count + 1, tree_rows, layer.shape, batch.x.dtype, batch.x.device)
+    scratch = GdnScratch.allocate(count + 1, tree_rows, layer.shape, batch.x.device)
     for buffer in (stash.x, stash.k, stash.u, stash.decay):
         buffer.fill_(POISON)
     for buffer in (scratch.states, scratch.q, scratch.beta):

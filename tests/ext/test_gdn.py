@@ -128,6 +128,17 @@ class TestScan:
             alone = verify(layer, step.batch.path_alone(1, row))
             assert torch.equal(step.out[4 + row], alone.out[-1])
 
+    @pytest.mark.parametrize("seed", range(6))
+    def test_trees_of_any_growth(self, rng: torch.Generator, seed: int) -> None:
+        """Without a spine: many inner rows, far from their parents."""
+        gen = rng.manual_seed(seed)
+        parents = [-1, *[int(torch.randint(max(0, row - 6), row, (), generator=gen)) for row in range(1, 20)]]
+        layer = random_layer(gen, SMALL, dtype=F32)
+        step = verify(layer, random_batch(gen, SMALL, [tree(1, chain(2)), tree(4, parents)], F32))
+        exact = step.exact(1)
+        torch.testing.assert_close(step.out[2:].double(), exact.out, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(step.stash.u[1].double(), exact.u, rtol=1e-5, atol=1e-5)
+
     def test_the_largest_tree(self, rng: torch.Generator) -> None:
         """63 nodes, so that row 63 and its sign bit are in use."""
         layer = random_layer(rng, SMALL, dtype=F32)
@@ -137,12 +148,14 @@ class TestScan:
         torch.testing.assert_close(step.out.double(), exact.out, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(step.stash.u[0].double(), exact.u, rtol=1e-5, atol=1e-5)
 
-    def test_only_rows_that_a_later_row_branches_off_have_their_state_stored(self, rng: torch.Generator) -> None:
-        parents = [-1, 0, 1, 2, 1, 1, 5, 0]
+    def test_stores_only_the_states_that_an_inner_row_has_to_look_up(self, rng: torch.Generator) -> None:
+        """Leaves and an inner row right behind its parent find the state in registers."""
+        parents = [-1, 0, 1, 2, 1, 1, 5, 0, 6]  # inner rows: 0 1 2 5 6; 5 looks up 1
         step = verify(random_layer(rng, SMALL), random_batch(rng, SMALL, [tree(1, parents)], BF16))
-        stored = {row for row in range(8) if not step.scratch.states[0, row].isnan().any()}
-        assert stored == {0, 1}
+        stored = {row for row in range(len(parents)) if not step.scratch.states[0, row].isnan().any()}
+        assert stored == {1}
         torch.testing.assert_close(step.scratch.states[0, 1].double(), step.exact(0).states[1], rtol=1e-5, atol=1e-5)
+        assert [entry & 255 for entry in step.scratch.plan[0].tolist()] == [0, 7, 1, 4, 2, 3, 5, 6, 8]
 
     def test_reads_the_committed_caches_and_leaves_them(self, rng: torch.Generator) -> None:
         layer = random_layer(rng, SMALL)
@@ -210,7 +223,7 @@ class TestCommit:
             assert torch.equal(alone.layer.window, step.layer.window)
 
     def test_replays_the_scans_state_bit_for_bit(self, rng: torch.Generator) -> None:
-        parents = [-1, 0, 1, 2, 2, 2]
+        parents = [-1, 0, 1, 2, 3, 2, 5]
         step = verify(random_layer(rng, UNEVEN), random_batch(rng, UNEVEN, [tree(6, parents)], BF16))
         step.commit([[0, 1, 2]])
         assert torch.equal(step.layer.state[6], step.scratch.states[0, 2])
@@ -251,7 +264,7 @@ class TestCommit:
         paths = [reference.root_path(parents[0], 5), [0, 1]]
 
         def steps() -> list[Step]:
-            gen = torch.Generator().manual_seed(5)
+            gen = torch.Generator(rng.device).manual_seed(5)
             per_group = [[tree(slot, tree_) for slot, tree_ in zip(row, parents, strict=True)] for row in slots]
             return [
                 verify(layer.copy(), random_batch(gen, SMALL, per_group[group], BF16))
@@ -283,12 +296,12 @@ class TestCommit:
 class TestCommitTable:
     def test_layers_of_another_form_are_refused(self, rng: torch.Generator) -> None:
         layers = [random_layer(rng, SMALL, state_order=order) for order in ("VK", "KV")]
-        stash = GdnStash.allocate(1, 4, SMALL, BF16, "cpu")
+        stash = GdnStash.allocate(1, 4, SMALL, BF16, layers[0].state.device)
         with pytest.raises(ValueError, match="GDN layer 1 is not of layer 0's form"):
             CommitTable.of([GdnLayer(la.state, la.window, stash) for la in layers], 4)
 
     def test_a_state_in_half_precision_is_refused(self, rng: torch.Generator) -> None:
         layer = random_layer(rng, SMALL)
-        stash = GdnStash.allocate(1, 4, SMALL, BF16, "cpu")
+        stash = GdnStash.allocate(1, 4, SMALL, BF16, layer.state.device)
         with pytest.raises(ValueError, match="mamba-ssm-cache-dtype"):
             CommitTable.of([GdnLayer(layer.state.bfloat16(), layer.window, stash)], 4)
