@@ -1,10 +1,13 @@
 """The wheelhouse: a folder on the laptop that holds exactly the files a lock admits, for hosts without an index.
 
+`python -m deployer.install.wheelhouse FOLDER` fills one without a host, for the build and the Python that are named.
+
 Each wheel enters it by one rename after its hash was checked: an interrupted folder is continued and never lies.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -13,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployer.errors import InstallError
-from deployer.install.lockfile import Lock, Pin, canonical, sha256, wheel_identity
+from deployer.errors import DeployError, InstallError
+from deployer.install.lockfile import Lock, Pin, bundled, canonical, sha256, wheel_identity
 
 _GLIBC = 28  # Debian 12 has 2.36; the newest tag that the locked wheels carry is manylinux_2_28
 _PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC, 4, -1)), "manylinux2014_x86_64",
@@ -100,3 +103,22 @@ def explained(stderr: str) -> InstallError:
         )
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
     return InstallError(f"pip download failed: {lines[-1] if lines else 'no message'}", remedy="see pip config list")
+
+
+def main() -> None:
+    """Fills a wheelhouse with what the bundled lock of a build names; a full one is left as it is."""
+    parser = argparse.ArgumentParser(prog="python -m deployer.install.wheelhouse", description=main.__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--build", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--python", default="3.11", help="the host's version (default 3.11)")
+    asked = parser.parse_args()
+    try:
+        found = fill(bundled(asked.build), asked.folder, asked.python, print)
+    except DeployError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    print(f"{len(found.wheels)} wheels, every one by its SHA-256: {asked.folder}")
+
+
+if __name__ == "__main__":
+    main()
