@@ -51,9 +51,15 @@ class TreeLayers:
         for layer in self.attention.values():
             impl = layer.impl
             if scratch is None:
-                slots, rows = step.path.shape
+                interpreted = step.path.device.type == "cpu"
                 scratch = AttentionScratch.allocate(
-                    slots, rows, impl.num_heads, impl.num_kv_heads, impl.head_size, step.path.device
+                    *step.path.shape,
+                    impl.num_heads,
+                    impl.num_kv_heads,
+                    impl.head_size,
+                    step.path.device,
+                    splits=1 if interpreted else None,
+                    wide=interpreted,
                 )
             impl.bind(step, scratch)
         groups: list[tuple[int, CompactTable]] = []

@@ -35,12 +35,14 @@ class AttentionScratch:
     partial [P, N, Hq, D] float32, every split's normalised output
     lse     [P, N, Hq]    float32, base-2 log-sum-exp of its scores; -inf: the split saw no key
     splits_limit: splits per request at most
+    wide: one tile for all of a request's rows, for Triton's interpreter, where an operation costs the same at any size
     """
 
     partial: torch.Tensor
     lse: torch.Tensor
     kv_heads: int
     splits_limit: int
+    wide: bool = False
 
     @classmethod
     def allocate(
@@ -53,6 +55,7 @@ class AttentionScratch:
         device: torch.device | str,
         *,
         splits: int | None = None,
+        wide: bool = False,
     ) -> AttentionScratch:
         """Scratch for batches of at most `slots` requests of `rows` tree rows; `splits` fixes the splits per request.
 
@@ -74,6 +77,7 @@ class AttentionScratch:
             lse=torch.zeros(units, rows, heads, dtype=torch.float32, device=device),
             kv_heads=kv_heads,
             splits_limit=limit,
+            wide=wide,
         )
 
     def splits(self, requests: int) -> int:
@@ -301,6 +305,10 @@ def tree_attention(
         raise ValueError(f"{types}: tree attention takes one type")
     splits, group = scratch.splits(requests), heads // scratch.kv_heads
     block_m, block_n = tile_shape(size, q.element_size(), max_rows * group)
+    block_rows = 16
+    if scratch.wide:
+        block_m, block_n = max(16, triton.next_power_of_2(max_rows * group)), 128
+        block_rows = triton.next_power_of_2(max_rows * heads)
     row_tiles = triton.cdiv(max_rows * group, block_m)
     _partial_kernel[(requests, scratch.kv_heads, row_tiles * splits)](
         q,
@@ -330,7 +338,7 @@ def tree_attention(
         num_warps=8 if size * q.element_size() > 256 else 4,  # fewer warps would spill the accumulators
         num_stages=2,
     )
-    _combine_kernel[(requests, triton.cdiv(max_rows * heads, 16))](
+    _combine_kernel[(requests, triton.cdiv(max_rows * heads, block_rows))](
         scratch.partial,
         scratch.lse,
         query_start_loc,
@@ -341,7 +349,7 @@ def tree_attention(
         HEADS=heads,
         N=max_rows,
         D=size,
-        BLOCK=16,
+        BLOCK=block_rows,
         SPLITS=max(2, triton.next_power_of_2(scratch.splits_limit)),
         num_warps=4,
     )

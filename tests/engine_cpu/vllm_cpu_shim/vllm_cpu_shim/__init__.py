@@ -8,6 +8,7 @@ finder that waits for the modules named in ``MENDS`` and calls the mend right af
   importing torchvision then fails (see :mod:`vllm_cpu_shim.torchvision_ops`).
 - vLLM's CPU GDN attention: drafts cut short misalign the convolution's window (see :mod:`vllm_cpu_shim.ragged_conv`).
 - Top-k and top-p: stock's Triton kernel does not run interpreted (see :mod:`vllm_cpu_shim.top_k_top_p`).
+- Triton's interpreter, of speed alone (see :mod:`vllm_cpu_shim.interpreter`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ MENDS = {
     "torchvision.extension": "vllm_cpu_shim.torchvision_ops",
     "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention": "vllm_cpu_shim.ragged_conv",
     "vllm.v1.sample.ops.topk_topp_sampler": "vllm_cpu_shim.top_k_top_p",
+    "triton.runtime.interpreter": "vllm_cpu_shim.interpreter",
 }
 """Module to wait for -> module whose ``mend(module)`` is then called."""
 
