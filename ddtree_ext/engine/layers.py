@@ -53,7 +53,8 @@ class TreeLayers:
             if scratch is None:
                 interpreted = step.path.device.type == "cpu"
                 scratch = AttentionScratch.allocate(
-                    *step.path.shape,
+                    step.path.shape[0],
+                    step.path.shape[1],
                     impl.num_heads,
                     impl.num_kv_heads,
                     impl.head_size,
