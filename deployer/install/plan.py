@@ -192,7 +192,11 @@ class _Job:
         needed = frozenset({current, *self._deployed()})
         old = commands.superfluous(ordered, self.inventory.install.keep, needed)
         if not old:
-            return Step("install", "prune", f"{len(ordered)} releases, {self.inventory.install.keep} are kept")
+            return Step(
+                "install",
+                "prune",
+                f"{len(ordered)} releases: the newest {self.inventory.install.keep} and those in use are kept",
+            )
         paths = " ".join(quote(self.layout.release(name)) for name in old)
         return Step("install", "prune", f"older than the newest {self.inventory.install.keep}: {', '.join(old)}",
                     self._quietly(f"rm -rf {paths}"))  # fmt: skip

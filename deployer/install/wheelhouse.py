@@ -19,7 +19,7 @@ from pathlib import Path
 from deployer.errors import DeployError, InstallError
 from deployer.install.lockfile import Lock, Pin, bundled, canonical, sha256, wheel_identity
 
-_GLIBC = 28  # Debian 12 has 2.36; the newest tag that the locked wheels carry is manylinux_2_28
+_GLIBC = 36  # Debian 12; some locked wheels are tagged manylinux_2_34
 _PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC, 4, -1)), "manylinux2014_x86_64",
               "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64")  # fmt: skip
 _NO_SUCH = re.compile(r"No matching distribution found for (\S+)")
