@@ -8,7 +8,7 @@ finder that waits for the modules named in ``MENDS`` and calls the mend right af
   importing torchvision then fails (see :mod:`vllm_cpu_shim.torchvision_ops`).
 - vLLM's CPU GDN attention: drafts cut short misalign the convolution's window (see :mod:`vllm_cpu_shim.ragged_conv`).
 - Top-k and top-p: stock's Triton kernel does not run interpreted (see :mod:`vllm_cpu_shim.top_k_top_p`).
-- Triton's interpreter, of speed alone (see :mod:`vllm_cpu_shim.interpreter`).
+- Triton's interpreter cuts bfloat16 where hardware rounds, and is slow (see :mod:`vllm_cpu_shim.interpreter`).
 """
 
 from __future__ import annotations
