@@ -16,12 +16,12 @@ from deployer.transport.base import Transport
 def drafter_dir(inventory: Inventory, transport: Transport) -> str:
     """The drafter's folder on the host: that of the laptop's checkpoint if it is there, else what was pushed last.
 
-    Raises PreflightError when it was not pushed, or the laptop's checkpoint is another since.
+    It need not be there yet: whoever uses it looks. Raises PreflightError when neither checkpoint nor link exists.
     """
     layout = Layout.of(inventory)
     file = inventory.drafter.file
     if file.is_file():
-        return _present(transport, model.drafter(inventory).folder(layout), str(file))
+        return model.drafter(inventory).folder(layout)
     return _linked(transport, f"{layout.models}/{model.drafter_slug(inventory)}", str(file))
 
 
@@ -33,17 +33,7 @@ def target_dir(inventory: Inventory, transport: Transport) -> str:
     pushed = model.target(inventory) if folder.is_dir() else None
     if pushed is None:
         return _linked(transport, inventory.target.path, str(folder))
-    return _present(transport, pushed.folder(Layout.of(inventory)), str(folder))
-
-
-def _present(transport: Transport, folder: str, source: str) -> str:
-    if transport.run(f"test -d {shlex.quote(folder)}", sudo=True, check=False).ok:
-        return folder
-    raise PreflightError(
-        f"{source} as it is now is not on the host",
-        where=f"{transport.name}:{folder}",
-        remedy="ddtree-deploy push first",
-    )
+    return pushed.folder(Layout.of(inventory))
 
 
 def _linked(transport: Transport, link: str, source: str) -> str:
