@@ -187,19 +187,17 @@ class _Job:
         return Step("install", "current", reason, self._quietly(switch))
 
     def prune(self, finished: tuple[str, ...], current: str) -> Step:
-        """Old releases go, except those that a deployment may be rolled back to."""
-        ordered = (self.release.identifier, *(name for name in finished if name != self.release.identifier))
-        needed = frozenset({current, *self._deployed()})
-        old = commands.superfluous(ordered, self.inventory.install.keep, needed)
+        """Old releases go when a new one comes, except those that a deployment may be rolled back to."""
+        keep, identifier = self.inventory.install.keep, self.release.identifier
+        if identifier in finished:
+            return Step("install", "prune", f"{len(finished)} releases; old ones go when a new one is installed")
+        ordered = (identifier, *finished)
+        old = commands.superfluous(ordered, keep, frozenset({current, *self._deployed()}))
         if not old:
-            return Step(
-                "install",
-                "prune",
-                f"{len(ordered)} releases: the newest {self.inventory.install.keep} and those in use are kept",
-            )
+            return Step("install", "prune", f"{len(ordered)} releases: the newest {keep} and those in use are kept")
         paths = " ".join(quote(self.layout.release(name)) for name in old)
-        return Step("install", "prune", f"older than the newest {self.inventory.install.keep}: {', '.join(old)}",
-                    self._quietly(f"rm -rf {paths}"))  # fmt: skip
+        reason = f"older than the newest {keep} and not in use: {', '.join(old)}"
+        return Step("install", "prune", reason, self._quietly(f"rm -rf {paths}"))
 
     def _deployed(self) -> tuple[str, ...]:
         """Releases of the deployment that serves and of the one before it."""

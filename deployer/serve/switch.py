@@ -16,7 +16,7 @@ from deployer.serve.gate import Clock, Wanted
 from deployer.serve.records import Record, Records
 from deployer.serve.service import Service, stop_unit
 
-_JOURNAL = 30
+_JOURNAL = 20
 _GPU_WAIT = 60.0
 _GPU_IDLE_MIB = 1024
 
@@ -95,7 +95,7 @@ class Switch:
 
     def _tail(self) -> tuple[str, ...]:
         with suppress(DeployError):
-            return self.service.journal(_JOURNAL)
+            return tuple(line for line in self.service.journal(4 * _JOURNAL) if " Route: " not in line)[-_JOURNAL:]
         return ()
 
     def _now(self) -> str:
