@@ -11,8 +11,8 @@ from tests.pairs.prompts import DEMO_PROMPT, NEW_TOKENS, PROMPTS
 FULL = bool(os.environ.get("FULL"))
 """`make test-full`: all 50 prompts; otherwise a fair sample of them."""
 
-SINGLES = PROMPTS if FULL else PROMPTS[:6]
-BATCH = PROMPTS if FULL else PROMPTS[6:14]
+SINGLES = PROMPTS if FULL else PROMPTS[:4]
+BATCH = PROMPTS if FULL else PROMPTS[6:12]
 WIDTH = 7
 """The tiny drafters' width."""
 

@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """Per group and request: token ids, tokens gained at each engine step, text, and the tokens' logprobs if asked; metrics at the end."""
+    """Per group and request: token ids, tokens gained at each engine step, text, logprobs if asked; metrics at the end."""
 
     tokens: list[list[list[int]]]
     gains: list[list[list[int]]]
