@@ -1,0 +1,70 @@
+"""One staging box, and one inventory that points to it, for all deployments of this room."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.lab.box import Lab
+from tests.lab.fixture import staging_lab
+
+__all__ = ["staging_lab"]
+REPO = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One call of the tool, as a shell sees it."""
+
+    code: int
+    output: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Deployer:
+    """The installed `ddtree-deploy`, aimed at the staging box."""
+
+    inventory: Path
+    lab: Lab
+
+    def run(self, verb: str, *options: str, timeout: float = 1500) -> Ran:
+        """`ddtree-deploy VERB INVENTORY OPTIONS`."""
+        began = time.monotonic()
+        done = subprocess.run(
+            [str(REPO / "build/venv/bin/ddtree-deploy"), verb, str(self.inventory), *options],
+            cwd=REPO,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout + done.stderr, time.monotonic() - began)
+
+    def ok(self, verb: str, *options: str) -> Ran:
+        ran = self.run(verb, *options)
+        assert ran.code == 0, f"{verb} ended with {ran.code}:\n{ran.output[-6000:]}"
+        return ran
+
+    def ct129(self, command: str) -> str:
+        """Output of a command inside CT129, as root, whatever its exit code."""
+        done = subprocess.run(
+            self.lab.ssh("ct129", f"sudo sh -c {command!r}"), capture_output=True, text=True, timeout=120, check=False
+        )
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def deployer(staging_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployer]:
+    """The repository's staging inventory, its paths made absolute and its SSH configuration this lab's."""
+    text = (REPO / "inventory/staging.toml").read_text()
+    text = text.replace("../build/lab/ssh_config", str(staging_lab.place.ssh_config))
+    text = text.replace('"../', f'"{REPO}/').replace('"profiles/', f'"{REPO}/inventory/profiles/')
+    inventory = tmp_path_factory.mktemp("inventory") / "staging.toml"
+    inventory.write_text(text)
+    return Deployer(inventory, staging_lab)
