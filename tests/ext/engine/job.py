@@ -19,9 +19,9 @@ NO_PLUGINS = "none"
 
 @dataclass(frozen=True)
 class Ask:
-    """One request: it joins when `arrives` engine steps have been made."""
+    """One request, text or token ids: it joins when `arrives` engine steps have been made."""
 
-    prompt: str
+    prompt: str | list[int]
     max_tokens: int = 64
     arrives: int = 0
     params: dict[str, Any] = field(default_factory=dict)
@@ -47,12 +47,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """Per group and request: token ids, tokens gained at each engine step, text, logprobs if asked; metrics at the end."""
+    """Per group and request: token ids, tokens gained at each engine step, text, logprobs if asked (first token's of all
+    tokens too); metrics at the end."""
 
     tokens: list[list[list[int]]]
     gains: list[list[list[int]]]
     texts: list[list[str]]
     logprobs: list[list[list[float]]]
+    scores: list[list[dict[str, float]]]
     metrics: dict[str, Any]
     rows: list[dict[str, Any]]
 

@@ -48,6 +48,7 @@ class Outcome:
     gains: list[int] = field(default_factory=list)
     text: str = ""
     logprobs: list[float] = field(default_factory=list)
+    scores: dict[int, float] = field(default_factory=dict)
 
     def take(self, output: Any) -> None:
         """What one engine step brought."""
@@ -56,6 +57,7 @@ class Outcome:
             self.gains.append(len(now) - len(self.tokens))
         self.tokens, self.text = now, output.text
         if output.logprobs:
+            self.scores = {token: score.logprob for token, score in output.logprobs[0].items()}
             self.logprobs = [scores[token].logprob for token, scores in zip(now, output.logprobs, strict=True)]
 
 
@@ -71,7 +73,8 @@ def run_group(llm: Any, group: tuple[Ask, ...], number: int) -> list[Outcome]:
         for index, ask in list(waiting.items()):
             if ask.arrives <= steps:
                 defaults = {"temperature": 0.0, "max_tokens": ask.max_tokens, "ignore_eos": True}
-                engine.add_request(f"{number}-{index}", ask.prompt, SamplingParams(**(defaults | ask.params)))
+                prompt = ask.prompt if isinstance(ask.prompt, str) else {"prompt_token_ids": ask.prompt}
+                engine.add_request(f"{number}-{index}", prompt, SamplingParams(**(defaults | ask.params)))
                 del waiting[index]
         for output in engine.step():
             outcomes[int(output.request_id.split("-")[1])].take(output.outputs[0])
@@ -108,6 +111,9 @@ def main() -> None:
         gains=[[outcome.gains for outcome in group] for group in results],
         texts=[[outcome.text for outcome in group] for group in results],
         logprobs=[[outcome.logprobs for outcome in group] for group in results],
+        scores=[
+            [{str(token): score for token, score in outcome.scores.items()} for outcome in group] for group in results
+        ],
         metrics=metrics(llm),
         rows=recorded,
     )
