@@ -157,13 +157,8 @@ class _Job:
     def _verify(self, progress: Progress) -> None:
         where = f"{self.transport.name}:{self.folder.path}"
         progress.say("importing vLLM and asking its own parser")
-        probe = (
-            f"HOME=$(mktemp -d) && export HOME && cd / && trap 'rm -rf \"$HOME\"' EXIT && "
-            f"HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 {quote(self.folder.python)} -"
-        )
-        environment = self.inventory.serve.environment.get("TRITON_INTERPRET")
-        if environment:
-            probe = probe.replace("HF_HUB_OFFLINE=1", f"TRITON_INTERPRET={quote(environment)} HF_HUB_OFFLINE=1")
+        environment = self.inventory.serve.environment
+        probe = verify.scratch_command(self.folder.python, "", environment.get("TRITON_INTERPRET"))
         result = self.transport.run(probe, sudo=True, check=False, timeout=600.0, stdin=verify.PROBE.encode())
         if not result.ok:
             said = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from deployer.errors import InstallError
@@ -34,6 +35,16 @@ except BaseException:
     found["error"] = traceback.format_exc(limit=-1).strip().splitlines()[-1]
 print("\\n" + json.dumps(found))
 """
+
+
+def scratch_command(python: str, argument: str, interpret: str | None = None) -> str:
+    """Runs a script from stdin in a release's Python; home, caches and temporary files go with it: vLLM writes to all."""
+    words = "HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1"
+    words += f" TRITON_INTERPRET={quote(interpret)}" if interpret else ""
+    return (
+        'HOME=$(mktemp -d) && export HOME TMPDIR="$HOME" && cd / && trap \'rm -rf "$HOME"\' EXIT && '
+        f"{words} {quote(python)} - {quote(argument) if argument else ''}"
+    ).rstrip()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from shlex import quote
 from deployer.errors import PreflightError
 from deployer.facts import gpu, ports
 from deployer.facts.gpu import Gpus
+from deployer.install.verify import scratch_command
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.transport.base import Transport
@@ -78,10 +79,7 @@ def models_are_there(transport: Transport, *folders: str) -> None:
 
 def options_are_vllms(transport: Transport, python: str, config: str) -> None:
     """Lets the installed vLLM read `config`, a path on the host that ends in .yaml. PreflightError if it refuses."""
-    command = (
-        f"HOME=$(mktemp -d) && export HOME && cd / && trap 'rm -rf \"$HOME\"' EXIT && "
-        f"HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 {quote(python)} - {quote(config)}"
-    )
+    command = scratch_command(python, config)
     result = transport.run(command, sudo=True, check=False, timeout=300.0, stdin=_PARSE.encode())
     if "options-accepted" not in result.stdout:
         lines = [line for line in result.stderr.strip().splitlines() if "error" in line.lower()]

@@ -16,7 +16,7 @@ from deployer.install import release as commands
 from deployer.install.ext_wheel import build_wheel
 from deployer.install.lockfile import Lock, Pin, sha256
 from deployer.install.release import Folder, LocalWheel, Release
-from deployer.install.verify import judge
+from deployer.install.verify import judge, scratch_command
 
 LOCK = Lock((Pin("torch", "2.13.0+cpu", ("a" * 64,)),))
 WHEEL = LocalWheel(Path("ddtree_ext-0.1.0-py3-none-any.whl"), "b" * 64)
@@ -136,3 +136,13 @@ def test_a_missing_libnuma_names_the_package() -> None:
     with pytest.raises(InstallError) as caught:
         judged(error="ImportError: libnuma.so.1: cannot open shared object file")
     assert "libnuma1" in caught.value.remedy
+
+
+def test_what_a_check_writes_goes_with_it() -> None:
+    script = "import os, tempfile; print(os.environ['HOME']); print(tempfile.mkdtemp())"
+    done = subprocess.run(
+        ["/bin/sh", "-c", scratch_command(sys.executable, "")], input=script, text=True, capture_output=True, check=True
+    )
+    home, made = done.stdout.split()
+    assert made.startswith(home)
+    assert not Path(home).exists()
