@@ -41,7 +41,7 @@ def test_three_arms_differ_in_how_they_decode_and_in_nothing_else() -> None:
     assert "speculative-config" not in plain
     assert chain["speculative-config"]["num_speculative_tokens"] == 7
     assert tree["speculative-config"]["num_speculative_tokens"] == 15
-    own = {"speculative-config", "worker-cls", "additional-config"}
+    own = {"speculative-config", "worker-cls", "additional-config", "attention-backend"}
     assert [{key: value for key, value in arm.items() if key not in own} for arm in (chain, tree)] == [plain, plain]
 
 
