@@ -65,6 +65,7 @@ def deployer(staging_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iter
     text = (REPO / "inventory/staging.toml").read_text()
     text = text.replace("../build/lab/ssh_config", str(staging_lab.place.ssh_config))
     text = text.replace('"../', f'"{REPO}/').replace('"profiles/', f'"{REPO}/inventory/profiles/')
+    text = text.replace('"staging-prompts', f'"{REPO}/inventory/staging-prompts')
     inventory = tmp_path_factory.mktemp("inventory") / "staging.toml"
     inventory.write_text(text)
     return Deployer(inventory, staging_lab)

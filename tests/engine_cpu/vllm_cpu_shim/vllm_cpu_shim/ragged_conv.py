@@ -63,7 +63,7 @@ def mend(gdn: ModuleType) -> None:
         )
     stock = gdn._spec_forward
 
-    def spec_forward(  # noqa: PLR0917, stock's own signature
+    def spec_forward(
         layer: Any,
         meta: Any,
         mixed_qkv: Tensor,
