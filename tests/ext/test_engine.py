@@ -12,6 +12,7 @@ import pytest
 
 from tests.ext.engine import arms
 from tests.ext.engine.job import Answer
+from tests.ext.engine.near_ties import excused
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
 PAIRS = ("dense", "hybrid", "hybrid128")
@@ -49,27 +50,45 @@ def test_a_request_may_decode_plainly(pair: str) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_spine_accepts_step_by_step_what_stock_accepts(pair: str) -> None:
-    assert arms.spine(pair).gains == arms.chain(pair).gains
-    assert arms.spine(pair).tokens == arms.chain(pair).tokens
-    assert arms.spine(pair).metrics["vllm:ddtree_trees_total"] > 0
-    assert arms.spine(pair).metrics["vllm:ddtree_accepted_off_spine_total"] == 0
+    """Exactly, where the arithmetic is the same; on a hybrid stock's CPU op gates in bfloat16, so a drafter's near tie may part."""
+    spine, chain = arms.spine(pair), arms.chain(pair)
+    assert spine.tokens == chain.tokens
+    if pair == "dense":
+        assert spine.gains == chain.gains
+    compared = excuses = 0
+    for index, prompt in enumerate(arms.SINGLES):
+        ours, stock = steps_by_base(spine.gains[index][0]), steps_by_base(chain.gains[index][0])
+        for base in sorted(set(ours) & set(stock)):
+            compared += 1
+            if ours[base] != stock[base]:
+                excuses += 1
+                assert excused(pair, prompt, chain.tokens[index][0], base, ours[base], stock[base]), (index, base)
+    assert excuses <= 0.1 * compared
+    steps = [sum(len(gains[0]) for gains in answer.gains) for answer in (spine, chain)]
+    assert compared >= 0.7 * steps[1]
+    assert steps[0] == pytest.approx(steps[1], rel=0.06)
+    assert spine.metrics["vllm:ddtree_trees_total"] > 0
+    assert spine.metrics["vllm:ddtree_accepted_off_spine_total"] == 0
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_tree_accepts_never_less_than_the_chain_and_more_in_total(pair: str) -> None:
-    """From the same state, a step gains at least the chain's tokens; the last step of a request is cut by max_tokens."""
-    compared = more = 0
-    for index in range(arms.BATCHED):
-        chain_gains, tree_gains = arms.chain(pair).gains[index][0], arms.tree(pair).gains[index][0]
-        chain_steps, tree_steps = steps_by_base(chain_gains), steps_by_base(tree_gains)
+    """From the same state, a step gains at least the chain's tokens; a request's last step is cut by max_tokens."""
+    compared = more = excuses = 0
+    for index, prompt in enumerate(arms.SINGLES):
+        chain_steps = steps_by_base(arms.chain(pair).gains[index][0])
+        tree_steps = steps_by_base(arms.tree(pair).gains[index][0])
         for base in sorted(set(chain_steps) & set(tree_steps)):
-            assert tree_steps[base] >= chain_steps[base], (index, base)
-            compared, more = compared + 1, more + (tree_steps[base] > chain_steps[base])
+            tree, chain = tree_steps[base], chain_steps[base]
+            if tree < chain:
+                excuses += 1
+                assert excused(pair, prompt, arms.chain(pair).tokens[index][0], base, tree, chain), (index, base)
+            compared, more = compared + 1, more + (tree > chain)
     assert compared > 20
-    assert more > 0
-    total = [
-        sum(len(gains[0]) for gains in answer.gains[: arms.BATCHED]) for answer in (arms.chain(pair), arms.tree(pair))
-    ]
+    assert more > 3
+    assert excuses <= 0.1 * compared
+    both = arms.chain(pair), arms.tree(pair)
+    total = [sum(len(gains[0]) for gains in answer.gains[: arms.BATCHED]) for answer in both]
     assert total[1] < total[0], "the tree needed as many steps as the chain"
 
 

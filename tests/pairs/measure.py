@@ -48,19 +48,30 @@ class Report:
 
 
 @torch.no_grad()
-def ranks_along(model: Any, drafter: dflash.Drafter, prompt: list[int], output: list[int]) -> Tensor:
-    """Rank of the target's token in each slot of each draft along ``output``: int64 [len(output) - 1, width].
+def drafts_along(model: Any, drafter: dflash.Drafter, prompt: list[int], output: list[int]) -> Tensor:
+    """The drafter's logits at every position of ``output``: [len(output) - 1, width, vocabulary].
 
-    Row ``i`` is anchored at output token ``i``. Slots past the output's end are -1.
+    Row ``i`` is anchored at output token ``i``.
     """
-    ids, n, width = torch.tensor([prompt + output]), len(output) - 1, drafter.width
+    ids, n = torch.tensor([prompt + output]), len(output) - 1
     taps = drafter.taps_of(model.model(ids, output_hidden_states=True).hidden_states)
     anchors = torch.arange(n)[None] + len(prompt)
     embedding = model.get_input_embeddings().weight
-    logits = drafter(taps, anchors, embedding[ids[0, anchors]], embedding[tokenizer.MASK])[0] @ model.lm_head.weight.T
-    at = anchors[0, :, None] + 1 + torch.arange(width)
-    inside = at < ids.shape[1]
-    wanted = ids[0, at.clamp(max=ids.shape[1] - 1)]
+    hidden = drafter(taps, anchors, embedding[ids[0, anchors]], embedding[tokenizer.MASK])
+    logits: Tensor = hidden[0] @ model.lm_head.weight.T
+    return logits
+
+
+def ranks_along(model: Any, drafter: dflash.Drafter, prompt: list[int], output: list[int]) -> Tensor:
+    """Rank of the target's token in each slot of each draft along ``output``: int64 [len(output) - 1, width].
+
+    Slots past the output's end are -1.
+    """
+    logits = drafts_along(model, drafter, prompt, output)
+    ids = torch.tensor(output)
+    at = torch.arange(len(logits))[:, None] + 1 + torch.arange(drafter.width)
+    inside = at < len(ids)
+    wanted = ids[at.clamp(max=len(ids) - 1)]
     ranks = (logits > logits.gather(-1, wanted[..., None])).sum(-1)
     return torch.where(inside, ranks, -1)
 
