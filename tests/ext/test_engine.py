@@ -15,7 +15,7 @@ from tests.ext.engine.job import Answer
 from tests.ext.engine.near_ties import excused
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
-PAIRS = ("dense", "hybrid", "hybrid128")
+PAIRS = ("dense", "hybrid", pytest.param("hybrid128", marks=pytest.mark.full))
 
 
 def steps_by_base(gains: list[int]) -> dict[int, int]:

@@ -31,6 +31,7 @@ part "mypy --strict" build/venv/bin/mypy
 part "deployer, on this machine" build/venv/bin/python "${pytest[@]}" tests/deployer -m "not lab and ($select)"
 
 must tests/engine_cpu/install.sh build/engine
+[ -n "${FULL:-}" ] || export PAIR_KINDS="dense hybrid"
 must tests/setup/pairs.sh
 part "algorithm and kernels, interpreted" build/engine/bin/python "${pytest[@]}" tests/ext -m "not engine and ($select)"
 part "pairs" build/engine/bin/python "${pytest[@]}" tests/pairs -m "$select"
