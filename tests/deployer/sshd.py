@@ -63,8 +63,12 @@ class Sshd:
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return self
+                probe.settimeout(5)
+                # Its greeting, since a connection to a free port of this range can meet itself.
+                with suppress(OSError):
+                    probe.connect(("127.0.0.1", self.port))
+                    if probe.recv(4) == b"SSH-":
+                        return self
             time.sleep(0.02)
         raise AssertionError(f"sshd did not start: {(self.folder / 'log').read_text()}")
 
