@@ -131,7 +131,7 @@ class SshTransport(ShellTransport):
         except FAULTS as error:
             raise self._lost(error) from error
         finally:
-            channel.close()
+            _close(channel)
 
     def _ended(self, channel: Any, out: bytearray, err: bytearray) -> Raw:
         code = channel.recv_exit_status()
@@ -152,7 +152,7 @@ class SshTransport(ShellTransport):
         except FAULTS as error:
             raise self._lost(error) from error
         finally:
-            channel.close()
+            _close(channel)
 
     def _feed(self, command: str, source: BinaryIO, stall: float, sent: Callable[[int], None]) -> Raw:
         channel = self._session()
@@ -179,7 +179,7 @@ class SshTransport(ShellTransport):
                 return self._ended(channel, out, err)
             raise self._lost(error) from error
         finally:
-            channel.close()
+            _close(channel)
 
     @cached_property
     def openssh(self) -> tuple[str, ...]:
@@ -209,6 +209,12 @@ class SshTransport(ShellTransport):
             self._folder.cleanup()
             self._folder = None
             del self.openssh
+
+
+def _close(channel: Any) -> None:
+    """Ends a channel; on a broken line that fails too, and what broke it is the error to show."""
+    with suppress(*FAULTS):
+        channel.close()
 
 
 def _drain(channel: Any, out: bytearray, err: bytearray) -> bool:

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import paramiko
 import pytest
 from sshd import Servers, free_port, keygen
 
@@ -152,6 +153,22 @@ def test_a_cut_line_is_a_transfer_error_and_the_next_command_connects_again(serv
     with pytest.raises(TransferError, match="the connection broke"):
         box.run("sleep 30")
     assert box.run("echo again").stdout == "again\n"
+    box.close()
+
+
+def test_a_channel_that_cannot_even_be_closed_does_not_hide_what_broke(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(channel: paramiko.Channel) -> None:
+        raise EOFError
+
+    box = transport(servers)
+    box.run("true")
+    monkeypatch.setattr(paramiko.Channel, "close", broken)
+    with pytest.raises(TransferError, match=r"no result within 0\.2 s"):
+        box.run("sleep 30", timeout=0.2)
+    assert box.run("echo ok").stdout == "ok\n"
+    monkeypatch.undo()
     box.close()
 
 
