@@ -1,4 +1,4 @@
-"""What a made pair must be for the engine's tests to mean something. Judges build/pairs (PAIRS names another folder)."""
+"""What a made pair must be for the tests of the engine to mean something: judges build/pairs, or the folder PAIRS."""
 
 from __future__ import annotations
 
