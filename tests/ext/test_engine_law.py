@@ -30,7 +30,11 @@ def root_path(record: dict[str, list[int]], row: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("pair", "dtype"),
-    [("dense", "float32"), ("hybrid", "bfloat16"), pytest.param("hybrid128", "bfloat16", marks=pytest.mark.full)],
+    [
+        ("dense", "float32"),
+        pytest.param("hybrid", "bfloat16", marks=pytest.mark.full),
+        pytest.param("hybrid128", "bfloat16", marks=pytest.mark.full),
+    ],
 )
 def test_every_rows_logits_are_those_of_its_path_run_alone(pair: str, dtype: str) -> None:
     engine = {"dtype": dtype, "max_logprobs": -1}
