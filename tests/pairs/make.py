@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read by torch; spinning threads crawl on a busy machine
 
 import torch
 
