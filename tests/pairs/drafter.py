@@ -8,6 +8,7 @@ and of the block itself; the block attends to both without causality. Embedding 
 from __future__ import annotations
 
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ TEMPERATURE = 0.6
 GAMMA = 4.0
 """How slowly the loss forgets the later slots of a block: slot k weighs exp(-(k - 1) / GAMMA) (the paper's Eq. 4)."""
 ANCHORS = 12
+POOL = 60
+"""Batches whose hidden states are computed once and used in turn, each time at other anchors."""
 
 
 class RMSNorm(nn.Module):
@@ -141,10 +144,12 @@ def train(target: Any, config: dict[str, Any], *, steps: int, batch: int, length
     optimizer = torch.optim.AdamW(drafter.parameters(), lr=1e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     corpus, start = Corpus(seed, TEMPERATURE).batches(batch, length), time.monotonic()
-    for step in range(steps):
-        ids = next(corpus)
+    pool = []
+    for ids in islice(corpus, POOL):
         with torch.no_grad():
-            taps = drafter.taps_of(target.model(ids, output_hidden_states=True).hidden_states)
+            pool.append((ids, drafter.taps_of(target.model(ids, output_hidden_states=True).hidden_states)))
+    for step in range(steps):
+        ids, taps = pool[step % POOL]
         anchors = torch.randint(6, length - drafter.width, (batch, ANCHORS))
         wanted = ids.gather(1, (anchors[..., None] + 1 + torch.arange(drafter.width)).flatten(1)).view(
             batch, ANCHORS, -1

@@ -55,7 +55,7 @@ def language_loss(model: Any, ids: Tensor) -> Tensor:
 
 
 def train(model: nn.Module, *, steps: int, batch: int, length: int, seed: int) -> None:
-    """Next-token training on the corpus; the margin's term comes in over the second half."""
+    """Next-token training on the corpus; the margin's term comes in over the last two fifths."""
     corpus = Corpus(seed).batches(batch, length)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps, pct_start=0.15)
@@ -65,7 +65,7 @@ def train(model: nn.Module, *, steps: int, batch: int, length: int, seed: int) -
         logits = model(ids).logits[:, :-1]
         keep = ids[:, 1:] != tokenizer.PAD
         loss, hinge = F.cross_entropy(logits[keep], ids[:, 1:][keep]), indecision(logits[keep])
-        total = loss + max(0.0, 4 * step / steps - 2) * hinge
+        total = loss + max(0.0, 5 * step / steps - 3) * hinge
         optimizer.zero_grad()
         total.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -79,7 +79,7 @@ def train(model: nn.Module, *, steps: int, batch: int, length: int, seed: int) -
 def polish(model: Any, texts: tuple[str, ...], new: int, *, rounds: int, seed: int) -> float:
     """Ask for the margin where it counts: on the model's own greedy continuations of ``texts``.
 
-    Each round decodes, and stops once every gap is MARGIN / 2 or more; else it takes a few small steps on the margin's
+    Each round decodes, and stops once every gap is MARGIN / 3 or more; else it takes a few small steps on the margin's
     term there, beside the corpus. Returns the smallest gap, of the weights as they are saved.
     """
     corpus = Corpus(seed).batches(6, 128)
@@ -89,7 +89,7 @@ def polish(model: Any, texts: tuple[str, ...], new: int, *, rounds: int, seed: i
         made = greedy.decode(model, texts, new)
         smallest = float(made.gaps.min())
         print(f"target round {turn}: smallest greedy gap {smallest:.3f}", flush=True)
-        if smallest >= MARGIN / 2 or turn == rounds:
+        if smallest >= MARGIN / 3 or turn == rounds:
             break
         close = made.gaps.min(dim=1).values.argsort()[:20].tolist()
         rows = [torch.tensor(made.prompts[i] + made.outputs[i]) for i in close]
