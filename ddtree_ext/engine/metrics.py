@@ -31,8 +31,16 @@ class CounterFlusher:
         self._totals, self._last = totals, [0] * int(totals.numel())
         self._file = MmapedDict(str(folder / f"{os.getpid()}.db"))
         self._lock = threading.Lock()
-        threading.Thread(target=self._run, name="ddtree-counters", daemon=True).start()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ddtree-counters", daemon=True)
+        self._thread.start()
         _flushers.append(self)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Ends the thread: one that is inside torch while the interpreter is taken down aborts the process."""
+        self._stop.set()
+        self._thread.join()
 
     def flush(self) -> None:
         """Brings the file up to date."""
@@ -45,8 +53,7 @@ class CounterFlusher:
             self._last = now
 
     def _run(self) -> None:
-        stop = threading.Event()
-        while not stop.wait(FLUSH_SECONDS):
+        while not self._stop.wait(FLUSH_SECONDS):
             self.flush()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.ext.engine import arms
 from tests.ext.engine.job import Answer
-from tests.ext.engine.near_ties import excused
+from tests.ext.engine.near_ties import spines_may_part, tree_may_stop
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
 PAIRS = ("dense", "hybrid", pytest.param("hybrid128", marks=pytest.mark.full))
@@ -50,11 +50,12 @@ def test_a_request_may_decode_plainly(pair: str) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_spine_accepts_step_by_step_what_stock_accepts(pair: str) -> None:
-    """Exactly, where the arithmetic is the same; on a hybrid stock's CPU op gates in bfloat16, so a drafter's near tie may part."""
+    """From every state both arms reach, the same number; they differ in bfloat16 alone, so a drafter's near tie may part them.
+
+    Other attention under the target, and on a hybrid stock's CPU op that gates in bfloat16.
+    """
     spine, chain = arms.spine(pair), arms.chain(pair)
     assert spine.tokens == chain.tokens
-    if pair == "dense":
-        assert spine.gains == chain.gains
     compared = excuses = 0
     for index, prompt in enumerate(arms.SINGLES):
         ours, stock = steps_by_base(spine.gains[index][0]), steps_by_base(chain.gains[index][0])
@@ -62,7 +63,8 @@ def test_a_spine_accepts_step_by_step_what_stock_accepts(pair: str) -> None:
             compared += 1
             if ours[base] != stock[base]:
                 excuses += 1
-                assert excused(pair, prompt, chain.tokens[index][0], base, ours[base], stock[base]), (index, base)
+                slot = min(ours[base], stock[base]) - 1
+                assert spines_may_part(pair, prompt, chain.tokens[index][0], base, slot), (index, base)
     assert excuses <= 0.1 * compared
     steps = [sum(len(gains[0]) for gains in answer.gains) for answer in (spine, chain)]
     assert compared >= 0.7 * steps[1]
@@ -82,7 +84,7 @@ def test_a_tree_accepts_never_less_than_the_chain_and_more_in_total(pair: str) -
             tree, chain = tree_steps[base], chain_steps[base]
             if tree < chain:
                 excuses += 1
-                assert excused(pair, prompt, arms.chain(pair).tokens[index][0], base, tree, chain), (index, base)
+                assert tree_may_stop(pair, prompt, arms.chain(pair).tokens[index][0], base, tree - 1), (index, base)
             compared, more = compared + 1, more + (tree > chain)
     assert compared > 20
     assert more > 3

@@ -31,7 +31,15 @@ def _gaps(pair: str, prompt: str, output: tuple[int, ...]) -> Tensor:
     return top[..., 0] - top[..., 1]
 
 
-def excused(pair: str, prompt: str, output: list[int], base: int, first: int, second: int) -> bool:
-    """Whether two steps from `base` output tokens may gain `first` and `second` tokens: their drafts part at a near tie."""
-    slot = min(first, second) - 1
+def spines_may_part(pair: str, prompt: str, output: list[int], base: int, slot: int) -> bool:
+    """Whether two arms' chains, drafted after `base` output tokens, may differ at `slot`: the drafter nearly ties there."""
     return float(_gaps(pair, prompt, tuple(output))[base - 1, slot]) < NOISE
+
+
+def tree_may_stop(pair: str, prompt: str, output: list[int], base: int, slot: int) -> bool:
+    """Whether a tree may stop at `slot` though the other arm's chain went on.
+
+    At a near tie anywhere before, the tree's spine may have left the text; a sibling then saved that token, but the nodes
+    below a sibling are fewer than those of the spine.
+    """
+    return any(spines_may_part(pair, prompt, output, base, earlier) for earlier in range(slot + 1))

@@ -1,0 +1,70 @@
+"""The tree's counters on their way from a worker to /metrics."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddtree_ext.engine import metrics
+
+REPO = Path(__file__).resolve().parents[2]
+LEAVING = """
+import sys, time
+from pathlib import Path
+import torch
+from ddtree_ext.engine import metrics
+metrics.FLUSH_SECONDS = 0.0
+metrics.CounterFlusher(torch.zeros(11, dtype=torch.int64), Path(sys.argv[1]))
+time.sleep(0.05)
+"""
+
+
+def values(totals: list[int]) -> dict[str, float]:
+    return {
+        sample.name + "".join(f"[{value}]" for value in sample.labels.values()): sample.value
+        for family in metrics.families(totals)
+        for sample in family.samples
+    }
+
+
+@pytest.mark.timeout(120)
+def test_a_process_that_is_counting_ends_cleanly(tmp_path: Path) -> None:
+    """A thread left inside torch while the interpreter is taken down aborts the process, which systemd takes for a crash."""
+    for _ in range(3):
+        ended = subprocess.run(
+            [sys.executable, "-c", LEAVING, str(tmp_path)], cwd=REPO, capture_output=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr.decode()[-500:]
+
+
+def test_what_a_worker_counted_is_what_the_api_server_shows(tmp_path: Path) -> None:
+    totals = torch.zeros(3 + 4, dtype=torch.int64)
+    flusher = metrics.CounterFlusher(totals, tmp_path)
+    try:
+        totals += torch.tensor([6, 40, 2, 1, 2, 0, 3])
+        flusher.flush()
+        shown = {sample.name: sample.value for f in metrics.TreeCollector(tmp_path).collect() for sample in f.samples}
+    finally:
+        flusher.close()
+    assert shown["vllm:ddtree_trees_total"] == 6
+    assert shown["vllm:ddtree_nodes_total"] == 40
+    assert shown["vllm:ddtree_accepted_off_spine_total"] == 2
+
+
+def test_families_of_known_totals() -> None:
+    """Six steps: one accepted nothing, two one node, three all three nodes."""
+    shown = values([6, 40, 2, 1, 2, 0, 3])
+    assert shown["vllm:ddtree_accepted_total"] == 11
+    assert [shown[f"vllm:ddtree_accepted_per_depth_total[{depth}]"] for depth in (1, 2, 3)] == [5, 3, 3]
+    assert [shown[f"vllm:ddtree_accepted_per_step_bucket[{le}]"] for le in ("0.0", "1.0", "2.0", "3.0", "+Inf")] == [
+        1,
+        3,
+        3,
+        6,
+        6,
+    ]
+    assert shown["vllm:ddtree_accepted_per_step_count"] == 6
