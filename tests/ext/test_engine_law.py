@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.ext.engine import arms
-from tests.ext.engine.job import Answer, Ask, Job, run
+from tests.ext.engine.job import Answer, Ask, Job, run, start
 from tests.pairs.prompts import PROMPTS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
@@ -72,8 +72,11 @@ def test_samples_of_trees_are_plain_samples() -> None:
         return tuple(Ask(PROMPTS[40], 4, 0, heat | {"seed": first_seed + i}) for i in range(samples))
 
     engine = {"max_num_seqs": 32}
-    trees = run(Job("dense", "tree", (asks(10_000),), tokens=12, engine=engine), timeout=3000)
-    plain = run(Job("dense", "plain", (asks(90_000),), engine=engine), timeout=3000)
+    started = (
+        start(Job("dense", "tree", (asks(10_000),), tokens=12, engine=engine), timeout=3 * 3600),
+        start(Job("dense", "plain", (asks(90_000),), engine=engine), timeout=3 * 3600),
+    )
+    trees, plain = (answer.result() for answer in started)
     assert trees.metrics["vllm:ddtree_accepted_off_spine_total"] > 0
     ours, theirs = draws(trees), draws(plain)
     assert len(set(theirs)) > 5, "a law with so few outcomes says nothing"

@@ -139,8 +139,18 @@ def build(base: Path) -> bool:
     part = rootfs.with_name("part-" + rootfs.name)
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    sh("tar", "--extract", "--file", tar, "--directory", part, "--numeric-owner", "--preserve-permissions", "--xattrs",
-       timeout=300)
+    sh(
+        "tar",
+        "--extract",
+        "--file",
+        tar,
+        "--directory",
+        part,
+        "--numeric-owner",
+        "--preserve-permissions",
+        "--xattrs",
+        timeout=300,
+    )
     for name, text in _FILES.items():
         (part / name).write_text(text)
     for command in _COMMANDS:

@@ -12,7 +12,8 @@ from pathlib import Path
 from .machine import LabError, sh
 from .place import Place
 
-_PATIENCE = 10.0  # seconds for the kernel to let go of killed processes and their mounts
+_PATIENCE = 120.0
+"""Seconds for the kernel to let go. Quick as a rule; killed processes with gigabytes in memory or unwritten files end late."""
 
 
 def proxies(place: Place) -> list[int]:

@@ -52,8 +52,14 @@ def second(staging_lab: Lab) -> Iterator[Lab]:
 
 
 def lab_sh(lab: Lab, *words: str) -> list[str]:
-    return ["env", f"LAB_DIR={lab.place.root}", f"LAB_BASE={lab.place.base}", f"LAB_NS={lab.place.namespace}",
-            str(LAB_SH), *words]
+    return [
+        "env",
+        f"LAB_DIR={lab.place.root}",
+        f"LAB_BASE={lab.place.base}",
+        f"LAB_NS={lab.place.namespace}",
+        str(LAB_SH),
+        *words,
+    ]
 
 
 def killed_proxy(lab: Lab) -> None:

@@ -3,6 +3,6 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
-for kind in ${PAIR_KINDS:-dense hybrid hybrid128}; do
-  build/engine/bin/python -m tests.pairs.make "$kind" build/pairs
-done
+kinds=(${PAIR_KINDS:-dense hybrid hybrid128})
+# Two at a time: each trains in one thread, and two processors are all that can be counted on.
+printf '%s\n' "${kinds[@]}" | xargs -P 2 -I KIND build/engine/bin/python -m tests.pairs.make KIND build/pairs

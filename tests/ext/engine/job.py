@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,7 @@ def run(job: Job, timeout: float = 600.0) -> Answer:
         "DO_NOT_TRACK": "1",
         "VLLM_HOST_IP": "127.0.0.1",
         "TRITON_INTERPRET": "1",
+        "OMP_NUM_THREADS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "PYTHONPATH": str(REPO),
@@ -90,6 +93,17 @@ def run(job: Job, timeout: float = 600.0) -> Answer:
         )
         assert done.returncode == 0, f"{job.arm} on {job.pair} failed:\n{done.stdout[-4000:]}\n{done.stderr[-12000:]}"
         return Answer(**json.loads(answer.read_text()))
+
+
+@cache
+def _engines() -> ThreadPoolExecutor:
+    """As many engines at a time as there are processors: each computes in one thread (see `run`)."""
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="engine")
+
+
+def start(job: Job, timeout: float = 600.0) -> Future[Answer]:
+    """Runs the job beside others, as soon as a processor is free for it; the future raises what `run` raises."""
+    return _engines().submit(run, job, timeout)
 
 
 def load(path: Path) -> Job:
