@@ -9,6 +9,7 @@ from vllm.v1.worker.cpu.model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from ddtree_ext.engine.activation import activate
+from ddtree_ext.engine.metrics import CountersOfWorker
 from ddtree_ext.engine.runner import TreeRunnerMixin
 
 
@@ -16,7 +17,7 @@ class CPUTreeModelRunner(TreeRunnerMixin, CPUModelRunner):  # type: ignore[misc]
     """The V2 runner on a CPU."""
 
 
-class DDTreeCPUWorker(CPUWorker):  # type: ignore[misc]
+class DDTreeCPUWorker(CountersOfWorker, CPUWorker):  # type: ignore[misc]
     """CPUWorker builds its runner inline, so ours takes its place right after."""
 
     def init_device(self) -> None:

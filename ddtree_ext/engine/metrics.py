@@ -63,6 +63,20 @@ def start_flushing(totals: Any) -> None:
         CounterFlusher(totals, Path(folder))
 
 
+class CountersOfWorker:
+    """Mixed into a vLLM worker: its counters are visible from the end of the warm-up on.
+
+    Not before: a CUDA call of another thread invalidates a graph that is being captured.
+    """
+
+    model_runner: Any
+
+    def compile_or_warm_up_model(self) -> Any:
+        times = super().compile_or_warm_up_model()  # type: ignore[misc]
+        start_flushing(self.model_runner.model_state.counters.totals)
+        return times
+
+
 class TreeCollector:
     """prometheus_client collector over the folder's files."""
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from ddtree_ext.engine.metrics import start_flushing
 from ddtree_ext.engine.speculator import TreeSpeculator
 
 
@@ -19,7 +18,3 @@ class TreeRunnerMixin:
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)  # type: ignore[call-arg]
         self.speculator = TreeSpeculator(vllm_config, device)
-
-    def load_model(self, *args: Any, **kwargs: Any) -> None:
-        super().load_model(*args, **kwargs)  # type: ignore[misc]
-        start_flushing(self.model_state.counters.totals)

@@ -11,6 +11,7 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm.v1.worker.gpu_worker import Worker
 
 from ddtree_ext.engine.activation import activate
+from ddtree_ext.engine.metrics import CountersOfWorker
 from ddtree_ext.engine.runner import TreeRunnerMixin
 
 
@@ -18,7 +19,7 @@ class TreeModelRunner(TreeRunnerMixin, GPUModelRunner):  # type: ignore[misc]
     """The V2 runner on CUDA."""
 
 
-class DDTreeWorker(Worker):  # type: ignore[misc]
+class DDTreeWorker(CountersOfWorker, Worker):  # type: ignore[misc]
     """Stock worker; the runner is ours."""
 
     def _make_model_runner(self) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,6 +54,25 @@ def test_what_a_worker_counted_is_what_the_api_server_shows(tmp_path: Path) -> N
     assert shown["vllm:ddtree_trees_total"] == 6
     assert shown["vllm:ddtree_nodes_total"] == 40
     assert shown["vllm:ddtree_accepted_off_spine_total"] == 2
+
+
+def test_nothing_is_read_before_the_warm_up_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA call of the counting thread, made while a graph is captured, invalidates the graph and ends the start."""
+    happened: list[str] = []
+    monkeypatch.setattr(metrics, "start_flushing", lambda totals: happened.append(f"counting {totals}"))
+
+    class Stock:
+        model_runner = SimpleNamespace(model_state=SimpleNamespace(counters=SimpleNamespace(totals="these")))
+
+        def compile_or_warm_up_model(self) -> str:
+            happened.append("graphs captured")
+            return "times"
+
+    class Worker(metrics.CountersOfWorker, Stock):
+        pass
+
+    assert Worker().compile_or_warm_up_model() == "times"
+    assert happened == ["graphs captured", "counting these"]
 
 
 def test_families_of_known_totals() -> None:

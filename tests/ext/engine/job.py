@@ -15,6 +15,8 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[3]
 PAIRS = Path(os.environ.get("DDTREE_PAIRS", REPO / "build" / "pairs"))
+DEVICE = os.environ.get("DDTREE_TEST_DEVICE", "cpu")
+"""cpu: vLLM's CPU build with interpreted kernels. cuda: a GPU, compiled kernels, CUDA graphs."""
 NO_PLUGINS = "none"
 """A value of VLLM_PLUGINS that names no plugin: ours is absent then."""
 
@@ -63,22 +65,7 @@ class Answer:
 
 def run(job: Job, timeout: float = 600.0) -> Answer:
     """Runs the job in a fresh process; raises AssertionError with its output when it fails."""
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "TRITON_INTERPRET": "1",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "PYTHONPATH": str(REPO),
-    }
-    environment.pop("DDTREE_COUNTERS_DIR", None)
-    environment.pop("VLLM_PLUGINS", None)
-    if job.arm != "tree":
-        environment["VLLM_PLUGINS"] = NO_PLUGINS
+    environment = _environment(job)
     with tempfile.TemporaryDirectory() as folder:
         ask, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
         ask.write_text(json.dumps(asdict(job)))
@@ -93,6 +80,28 @@ def run(job: Job, timeout: float = 600.0) -> Answer:
         )
         assert done.returncode == 0, f"{job.arm} on {job.pair} failed:\n{done.stdout[-4000:]}\n{done.stderr[-12000:]}"
         return Answer(**json.loads(answer.read_text()))
+
+
+def _environment(job: Job) -> dict[str, str]:
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in ("DDTREE_COUNTERS_DIR", "VLLM_PLUGINS")
+    }
+    search = [str(REPO), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = inherited | {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "PYTHONPATH": os.pathsep.join(search),
+    }
+    if DEVICE == "cpu":
+        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    if job.arm != "tree":
+        environment["VLLM_PLUGINS"] = NO_PLUGINS
+    return environment
 
 
 @cache

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.ext.engine.job import PAIRS, Answer, Ask, Job, load
+from tests.ext.engine.job import DEVICE, PAIRS, Answer, Ask, Job, load
+
+WORKERS = {"cpu": "ddtree_ext.engine.cpu_worker.DDTreeCPUWorker", "cuda": "ddtree_ext.engine.worker.DDTreeWorker"}
 
 
 def engine_options(job: Job) -> dict[str, Any]:
@@ -23,21 +25,23 @@ def engine_options(job: Job) -> dict[str, Any]:
         "disable_log_stats": False,
         "enable_prefix_caching": False,
     }
+    additional: dict[str, Any] = {}
+    if DEVICE == "cuda":
+        options |= {"enforce_eager": False, "attention_backend": "FLASH_ATTN", "gpu_memory_utilization": 0.1}
+        additional["gdn_prefill_backend"] = "triton"  # one kernel for prompts in every arm, whatever else is installed
     if job.arm != "plain":
         drafter = str(PAIRS / job.pair / "drafter")
         options["speculative_config"] = {
             "method": "dflash",
             "model": drafter,
             "num_speculative_tokens": job.tokens,
+            **({"attention_backend": "FLASH_ATTN"} if DEVICE == "cuda" else {}),
             **job.speculative,
         }
     if job.arm == "tree":
-        options |= {
-            "worker_cls": "ddtree_ext.engine.cpu_worker.DDTreeCPUWorker",
-            "attention_backend": "CUSTOM",
-            "additional_config": {"ddtree": {"topk": job.topk}},
-        }
-    return options | job.engine
+        options |= {"worker_cls": WORKERS[DEVICE], "attention_backend": "CUSTOM"}
+        additional["ddtree"] = {"topk": job.topk}
+    return options | {"additional_config": additional} | job.engine
 
 
 @dataclass
