@@ -9,38 +9,69 @@ summary=()
 select='not full'
 [ -z "${FULL:-}" ] || select='full or not full'
 pytest=(-m pytest -p no:cacheprovider)
+declare -A running
+logs=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$logs"' EXIT
 
+verdict() { # name, exit code, seconds
+  if [ "$2" -eq 0 ]; then summary+=("ok      $1  $3 s"); else
+    failed+=("$1")
+    summary+=("FAILED  $1  $3 s")
+  fi
+}
 part() { # name, then the command
-  local name=$1 began=$SECONDS
+  local name=$1 began=$SECONDS code=0
   shift
   printf '\n== %s\n' "$name"
-  if "$@"; then summary+=("ok      $name  $((SECONDS - began)) s"); else
-    failed+=("$name")
-    summary+=("FAILED  $name  $((SECONDS - began)) s")
-  fi
+  "$@" || code=$?
+  verdict "$name" "$code" $((SECONDS - began))
+}
+beside() { # like part, while others run: what it prints waits for `joined`
+  local name=$1
+  shift
+  (
+    began=$SECONDS
+    "$@" >"$logs/$name" 2>&1
+    code=$?
+    echo $((SECONDS - began)) >"$logs/$name.seconds"
+    exit $code
+  ) &
+  running[$name]=$!
+}
+joined() { # name of a part that was begun with `beside`
+  local code=0
+  wait "${running[$1]}" || code=$?
+  printf '\n== %s\n' "$1"
+  cat "$logs/$1"
+  verdict "$1" "$code" "$(<"$logs/$1.seconds")"
 }
 must() { "$@" || {
   echo "test: ${*} failed, so nothing after it can run" >&2
   exit 1
 }; }
+on_laptop() { build/venv/bin/python "${pytest[@]}" "$@"; }
+in_engine() { build/engine/bin/python "${pytest[@]}" "$@"; }
 
 must tests/setup/packages.sh
 must tests/setup/laptop.sh build/venv
 part "ruff" build/venv/bin/ruff check .
 part "mypy --strict" build/venv/bin/mypy
-part "deployer, on this machine" build/venv/bin/python "${pytest[@]}" tests/deployer -m "not lab and ($select)"
-
+beside "deployer, on this machine" on_laptop tests/deployer -m "not lab and ($select)"
 must tests/engine_cpu/install.sh build/engine
-[ -n "${FULL:-}" ] || export PAIR_KINDS="dense hybrid"
 must tests/setup/pairs.sh
-part "algorithm and kernels, interpreted" build/engine/bin/python "${pytest[@]}" tests/ext -m "not engine and ($select)"
-part "pairs" build/engine/bin/python "${pytest[@]}" tests/pairs -m "$select"
-part "trees in the engine" build/engine/bin/python "${pytest[@]}" tests/ext -m "engine and ($select)"
+joined "deployer, on this machine"
 
 if why=$(tests/lab/lab.sh check 2>&1); then
-  part "staging box" build/venv/bin/python "${pytest[@]}" tests/lab -m "$select"
-  part "deployments to the staging box" build/venv/bin/python "${pytest[@]}" tests/e2e -m "$select"
+  beside "staging box" on_laptop tests/lab -m "$select"
+  part "algorithm and kernels, interpreted" in_engine tests/ext -m "not engine and ($select)"
+  part "pairs" in_engine tests/pairs -m "$select"
+  joined "staging box"
+  part "trees in the engine" in_engine tests/ext -m "engine and ($select)"
+  part "deployments to the staging box" on_laptop tests/e2e -m "$select"
 else
+  part "algorithm and kernels, interpreted" in_engine tests/ext -m "not engine and ($select)"
+  part "pairs" in_engine tests/pairs -m "$select"
+  part "trees in the engine" in_engine tests/ext -m "engine and ($select)"
   printf '\n== left out: everything on the staging box\n%s\n' "$why"
   summary+=("left out: the staging box (see above)")
 fi
