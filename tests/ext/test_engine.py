@@ -15,7 +15,15 @@ from tests.ext.engine.job import Answer
 from tests.ext.engine.near_ties import spines_may_part, tree_may_stop
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
-PAIRS = ("dense", "hybrid", pytest.param("hybrid128", marks=pytest.mark.full))
+PAIRS = ("dense", "hybrid", "hybrid128")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engines(request: pytest.FixtureRequest) -> None:
+    """Begins the arms of every pair that is to be tested, so that no processor waits while a test looks at its answers."""
+    chosen = [item.callspec.params["pair"] for item in request.session.items if item.module is request.module]
+    for pair in dict.fromkeys(chosen):
+        arms.started(pair)
 
 
 def steps_by_base(gains: list[int]) -> dict[int, int]:

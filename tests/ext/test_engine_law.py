@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from tests.pairs.prompts import PROMPTS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
 
+SAMPLES = 1600 if arms.FULL else 320
 TOLERANCE = {"float32": 2e-3, "bfloat16": 0.2}
 """Largest difference of a log-probability above -6. vLLM's CPU build runs Gated DeltaNet in bfloat16 only."""
 
@@ -28,24 +33,66 @@ def root_path(record: dict[str, list[int]], row: int) -> list[int]:
     return path[::-1]
 
 
+Row = tuple[dict[str, Any], int]
+
+
+@dataclass(frozen=True)
+class RowsAlone:
+    """Rows of verify steps, (step's record, row), and for each the scores of plain decoding after the row's own path."""
+
+    rows: list[Row]
+    scores: list[dict[str, float]]
+
+
+def rows_alone(pair: str, dtype: str) -> RowsAlone:
+    """Runs trees, then every third row's path of every third step as a prompt of its own, the extension absent."""
+    engine = {"dtype": dtype, "max_logprobs": -1}
+    asks = tuple(Ask(prompt, 12) for prompt in PROMPTS[30:34])
+    recorded = run(Job(pair, "tree", (asks,), tokens=20, engine=engine, record_rows=True)).rows
+    rows = [(record, row) for record in recorded[::3] for row in range(0, len(record["tokens"]), 3)]
+    alone = [Ask(record["prefix"] + root_path(record, row), 1, 0, {"logprobs": -1}) for record, row in rows]
+    return RowsAlone(rows, run(Job(pair, "plain", (tuple(alone),), engine=engine)).scores[0])
+
+
+@cache
+def started_rows(pair: str, dtype: str) -> Future[RowsAlone]:
+    return start(rows_alone, pair, dtype)
+
+
+@cache
+def started_samples() -> tuple[Future[Answer], Future[Answer]]:
+    """One request many times with other seeds in each arm: by trees, and plain."""
+
+    def asks(first_seed: int) -> tuple[Ask, ...]:
+        return tuple(Ask(PROMPTS[40], 4, 0, {"temperature": 1.0, "seed": first_seed + i}) for i in range(SAMPLES))
+
+    engine = {"max_num_seqs": 32}
+    trees = start(run, Job("dense", "tree", (asks(10_000),), tokens=12, engine=engine))
+    return trees, start(run, Job("dense", "plain", (asks(90_000),), engine=engine))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engines(request: pytest.FixtureRequest) -> None:
+    """Begins what the chosen tests wait for, so that no processor is idle."""
+    for item in request.session.items:
+        if item.module is request.module:
+            _ = started_rows(**item.callspec.params) if hasattr(item, "callspec") else started_samples()
+
+
 @pytest.mark.parametrize(
     ("pair", "dtype"),
     [
         ("dense", "float32"),
-        pytest.param("hybrid", "bfloat16", marks=pytest.mark.full),
+        ("hybrid", "bfloat16"),
         pytest.param("hybrid128", "bfloat16", marks=pytest.mark.full),
     ],
 )
 def test_every_rows_logits_are_those_of_its_path_run_alone(pair: str, dtype: str) -> None:
-    engine = {"dtype": dtype, "max_logprobs": -1}
-    asks = tuple(Ask(prompt, 12) for prompt in PROMPTS[30:34])
-    recorded = run(Job(pair, "tree", (asks,), tokens=20, engine=engine, record_rows=True), timeout=3000).rows
-    assert len(recorded) > 8
-    rows = [(record, row) for record in recorded[::3] for row in range(0, len(record["tokens"]), 3)]
-    alone = [Ask(record["prefix"] + root_path(record, row), 1, 0, {"logprobs": -1}) for record, row in rows]
-    assert sum(row != len(root_path(record, row)) for record, row in rows) > 5, "no row beside the spine among them"
-    plain = run(Job(pair, "plain", (tuple(alone),), engine=engine), timeout=3000).scores[0]
-    for (record, row), scores in zip(rows, plain, strict=True):
+    compared = started_rows(pair, dtype).result()
+    assert len(compared.rows) > 20
+    beside = [row for record, row in compared.rows if row != len(root_path(record, row))]
+    assert len(beside) > 5, "no row beside the spine among them"
+    for (record, row), scores in zip(compared.rows, compared.scores, strict=True):
         ours = torch.tensor(record["logits"][row]).log_softmax(0)
         theirs = torch.tensor([scores[str(token)] for token in range(len(ours))])
         likely = theirs > -6
@@ -65,18 +112,7 @@ def variation(a: list[tuple[int, ...]], b: list[tuple[int, ...]]) -> float:
 
 def test_samples_of_trees_are_plain_samples() -> None:
     """Other seeds in each arm; the total variation is inside what two samples of one law show in 999 of 1000 shuffles."""
-    samples = 1600 if arms.FULL else 320
-    heat = {"temperature": 1.0}
-
-    def asks(first_seed: int) -> tuple[Ask, ...]:
-        return tuple(Ask(PROMPTS[40], 4, 0, heat | {"seed": first_seed + i}) for i in range(samples))
-
-    engine = {"max_num_seqs": 32}
-    started = (
-        start(Job("dense", "tree", (asks(10_000),), tokens=12, engine=engine), timeout=3 * 3600),
-        start(Job("dense", "plain", (asks(90_000),), engine=engine), timeout=3 * 3600),
-    )
-    trees, plain = (answer.result() for answer in started)
+    trees, plain = (answer.result() for answer in started_samples())
     assert trees.metrics["vllm:ddtree_accepted_off_spine_total"] > 0
     ours, theirs = draws(trees), draws(plain)
     assert len(set(theirs)) > 5, "a law with so few outcomes says nothing"
@@ -84,5 +120,5 @@ def test_samples_of_trees_are_plain_samples() -> None:
     shuffled = []
     for _ in range(1000):
         order = rng.permutation(len(pooled))
-        shuffled.append(variation([pooled[i] for i in order[:samples]], [pooled[i] for i in order[samples:]]))
+        shuffled.append(variation([pooled[i] for i in order[:SAMPLES]], [pooled[i] for i in order[SAMPLES:]]))
     assert variation(ours, theirs) <= np.quantile(shuffled, 0.999)

@@ -19,7 +19,7 @@ from tests.pairs.greedy import decode
 from tests.pairs.prompts import DEMO_EXPECT, DEMO_PROMPT, NEW_TOKENS, PROMPTS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
-KINDS = [pytest.param(kind, marks=pytest.mark.full if kind == "hybrid128" else ()) for kind in configs.KINDS]
+KINDS = configs.KINDS
 PAIRS = Path(os.environ.get("PAIRS", Path(__file__).parents[2] / "build" / "pairs"))
 
 

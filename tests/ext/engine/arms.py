@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache
 
-from tests.ext.engine.job import Answer, Ask, Job, start
+from tests.ext.engine.job import Answer, Ask, Job, run, start
 from tests.pairs.prompts import DEMO_PROMPT, NEW_TOKENS, PROMPTS
 
 FULL = bool(os.environ.get("FULL"))
@@ -58,26 +58,26 @@ ARMS: dict[str, Callable[[str], Job]] = {
 
 
 @cache
-def _started(pair: str) -> dict[str, Future[Answer]]:
+def started(pair: str) -> dict[str, Future[Answer]]:
     """All arms of a pair, begun together: the first test of a pair waits for its arm, the others run beside."""
-    return {name: start(job(pair), timeout=3 * 3600 if FULL else 3000) for name, job in ARMS.items()}
+    return {name: start(run, job(pair)) for name, job in ARMS.items()}
 
 
 def plain(pair: str) -> Answer:
     """No speculation, the extension absent."""
-    return _started(pair)["plain"].result()
+    return started(pair)["plain"].result()
 
 
 def chain(pair: str) -> Answer:
     """Stock DFlash, the extension absent."""
-    return _started(pair)["chain"].result()
+    return started(pair)["chain"].result()
 
 
 def spine(pair: str) -> Answer:
     """A tree of one rank is the drafter's chain, verified by our kernels."""
-    return _started(pair)["spine"].result()
+    return started(pair)["spine"].result()
 
 
 def tree(pair: str) -> Answer:
     """Trees of twice the drafter's width and more."""
-    return _started(pair)["tree"].result()
+    return started(pair)["tree"].result()

@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 REPO = Path(__file__).resolve().parents[3]
 PAIRS = Path(os.environ.get("DDTREE_PAIRS", REPO / "build" / "pairs"))
@@ -19,6 +20,9 @@ DEVICE = os.environ.get("DDTREE_TEST_DEVICE", "cpu")
 """cpu: vLLM's CPU build with interpreted kernels. cuda: a GPU, compiled kernels, CUDA graphs."""
 NO_PLUGINS = "none"
 """A value of VLLM_PLUGINS that names no plugin: ours is absent then."""
+
+
+Answered = TypeVar("Answered")
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Answer:
     rows: list[dict[str, Any]]
 
 
-def run(job: Job, timeout: float = 600.0) -> Answer:
+def run(job: Job, timeout: float = 3 * 3600.0) -> Answer:
     """Runs the job in a fresh process; raises AssertionError with its output when it fails."""
     environment = _environment(job)
     with tempfile.TemporaryDirectory() as folder:
@@ -106,13 +110,13 @@ def _environment(job: Job) -> dict[str, str]:
 
 @cache
 def _engines() -> ThreadPoolExecutor:
-    """As many engines at a time as there are processors: each computes in one thread (see `run`)."""
+    """As many engines at a time as there are processors: each computes in one thread (see `_environment`)."""
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="engine")
 
 
-def start(job: Job, timeout: float = 600.0) -> Future[Answer]:
-    """Runs the job beside others, as soon as a processor is free for it; the future raises what `run` raises."""
-    return _engines().submit(run, job, timeout)
+def start(work: Callable[..., Answered], *args: Any) -> Future[Answered]:
+    """Begins `work(*args)`, which runs one engine at a time, as soon as a processor is free for it."""
+    return _engines().submit(work, *args)
 
 
 def load(path: Path) -> Job:

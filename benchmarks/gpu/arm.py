@@ -1,0 +1,183 @@
+"""One arm in one process: loads random weights, holds every batch size in steady decode, times windows of engine steps.
+
+usage: python -m benchmarks.gpu.arm SPEC.json OUT.json     (called by step_time; the engine's own output goes to stderr)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Spec:
+    """arm: ar, chain:K, spine:K (K drafted tokens through our kernels) or tree:B; `forced` is the mean path, 0: as it comes.
+
+    device: cuda, or cpu to see that it runs. Lengths in tokens; windows of `steps` engine steps each.
+    """
+
+    arm: str
+    target: str
+    drafter: str
+    device: str
+    batches: tuple[int, ...]
+    prompts: tuple[int, ...]
+    windows: int
+    steps: int
+    forced: float = 0.0
+
+    @property
+    def nodes(self) -> int:
+        return int(self.arm.partition(":")[2] or 0)
+
+    @property
+    def kind(self) -> str:
+        return self.arm.partition(":")[0]
+
+
+@dataclass
+class Measured:
+    """Milliseconds per step of each window, by "batch x prompt"; first-token milliseconds; accepted per step; versions."""
+
+    arm: str
+    load_s: float = 0.0
+    windows: dict[str, list[float]] = field(default_factory=dict)
+    ttft: dict[str, float] = field(default_factory=dict)
+    accepted: dict[str, float] = field(default_factory=dict)
+    off_spine: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def engine_options(spec: Spec) -> dict[str, Any]:
+    """Arguments of vllm.LLM; every arm alike but for speculation."""
+    rows = 1 + spec.nodes
+    largest = max(spec.batches)
+    options: dict[str, Any] = {
+        "model": spec.target,
+        "dtype": "bfloat16",
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "max_model_len": max(spec.prompts) + 16 * (spec.windows + 2) * spec.steps,
+        "max_num_seqs": largest,
+        "max_num_batched_tokens": 8192,
+        "enable_prefix_caching": False,
+        "disable_log_stats": False,
+    }
+    additional: dict[str, Any] = {"gdn_prefill_backend": "triton"}
+    if spec.device == "cuda":
+        options["gpu_memory_utilization"] = 0.85
+        options["attention_backend"] = "FLASH_ATTN"
+        options["compilation_config"] = {"cudagraph_capture_sizes": sorted({1, *(n * rows for n in spec.batches)})}
+    else:
+        options |= {"enforce_eager": True, "kv_cache_memory_bytes": 1 << 29}
+    if spec.kind != "ar":
+        options["speculative_config"] = speculation(spec)
+    if spec.kind in ("spine", "tree"):
+        module = "worker.DDTreeWorker" if spec.device == "cuda" else "cpu_worker.DDTreeCPUWorker"
+        options["worker_cls"] = f"ddtree_ext.engine.{module}"
+        if spec.forced and spec.device == "cuda":
+            options["worker_cls"] = "benchmarks.gpu.forced.ForcedDDTreeWorker"
+        options["attention_backend"] = "CUSTOM"
+        additional["ddtree"] = {"topk": 1 if spec.kind == "spine" else 16}
+    return options | {"additional_config": additional}
+
+
+def speculation(spec: Spec) -> dict[str, Any]:
+    """The drafter, and stock's own way to force an acceptance length."""
+    config: dict[str, Any] = {"method": "dflash", "model": spec.drafter, "num_speculative_tokens": spec.nodes}
+    if spec.device == "cuda":
+        config["attention_backend"] = "FLASH_ATTN"
+    if spec.forced and spec.kind == "chain":
+        config |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": spec.forced}
+    return config
+
+
+def counters(llm: Any) -> dict[str, float]:
+    """Totals of vLLM's own speculation counters, and of the tree's."""
+    from prometheus_client import REGISTRY
+
+    wanted = re.compile(r"(spec_decode_num_(drafts|accepted_tokens)|ddtree_(trees|accepted|accepted_off_spine))_total$")
+    return {
+        sample.name: sample.value
+        for family in REGISTRY.collect()
+        for sample in family.samples
+        if wanted.search(sample.name)
+    }
+
+
+def hold(llm: Any, spec: Spec, batch: int, prompt: int, measured: Measured) -> None:
+    """Times `windows` windows of `steps` steps of `batch` requests that all decode."""
+    from vllm import SamplingParams
+
+    engine, rng, name = llm.llm_engine, random.Random(batch * 100_003 + prompt), f"{batch}x{prompt}"
+    vocabulary = llm.llm_engine.model_config.get_vocab_size()
+    params = SamplingParams(temperature=0.0, max_tokens=10**6, ignore_eos=True, detokenize=False)
+    ids = [f"{name}-{index}" for index in range(batch)]
+    begun = time.perf_counter()
+    for request in ids:
+        tokens = [rng.randrange(16, vocabulary - 16) for _ in range(prompt)]
+        engine.add_request(request, {"prompt_token_ids": tokens}, params)
+    seen: set[str] = set()
+    while len(seen) < batch:
+        seen |= {output.request_id.split("-")[0] + output.request_id[len(name) :] for output in engine.step()}
+        if len(seen) == 1 and name not in measured.ttft:
+            measured.ttft[name] = (time.perf_counter() - begun) * 1e3
+    for _ in range(spec.steps):
+        engine.step()
+    before, timed = counters(llm), []
+    for _ in range(spec.windows):
+        start = time.perf_counter()
+        for _ in range(spec.steps):
+            engine.step()
+        timed.append((time.perf_counter() - start) * 1e3 / spec.steps)
+    measured.windows[name] = timed
+    note_acceptance(measured, name, before, counters(llm))
+    engine.abort_request(ids)
+    while engine.has_unfinished_requests():
+        engine.step()
+
+
+def note_acceptance(measured: Measured, name: str, before: dict[str, float], after: dict[str, float]) -> None:
+    """Accepted nodes per request and step, and the share of them off the spine."""
+    grown = {key: after[key] - before.get(key, 0.0) for key in after}
+    drafts = grown.get("vllm:spec_decode_num_drafts_total", 0.0)
+    if drafts:
+        measured.accepted[name] = grown["vllm:spec_decode_num_accepted_tokens_total"] / drafts
+    if grown.get("vllm:ddtree_accepted_total"):
+        measured.off_spine[name] = grown["vllm:ddtree_accepted_off_spine_total"] / grown["vllm:ddtree_accepted_total"]
+
+
+def main() -> None:
+    raw = json.loads(Path(sys.argv[1]).read_text())
+    spec = Spec(**(raw | {"batches": tuple(raw["batches"]), "prompts": tuple(raw["prompts"])}))
+    if spec.forced:
+        os.environ.setdefault("DDTREE_FORCED_STOP", f"{1 / (1 + spec.forced):.4f}")
+    import torch
+    import vllm
+    from vllm import LLM
+
+    measured = Measured(spec.arm)
+    begun = time.perf_counter()
+    llm = LLM(**engine_options(spec))
+    measured.load_s = time.perf_counter() - begun
+    measured.versions = {
+        "vllm": vllm.__version__,
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if spec.device == "cuda" else "CPU, interpreted: times mean nothing",
+        "v2": str(llm.llm_engine.vllm_config.use_v2_model_runner),
+    }
+    for prompt in spec.prompts:
+        for batch in spec.batches:
+            hold(llm, spec, batch, prompt, measured)
+            Path(sys.argv[2]).write_text(json.dumps(asdict(measured), indent=1))
+
+
+if __name__ == "__main__":
+    main()

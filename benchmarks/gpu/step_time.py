@@ -1,0 +1,118 @@
+"""Milliseconds per decode step, arm beside arm, at Qwen3.6-27B's dimensions with random weights, under CUDA graphs.
+
+    python -m benchmarks.gpu.step_time --arms ar,chain:7,chain:15,spine:15,tree:31,tree:63 --batch 1,8 --prompt 4096 --out step.json
+    python -m benchmarks.gpu.step_time --preset tiny --device cpu --arms chain:15,tree:31 --prompt 64   # does it run?
+
+Random: weights (vLLM's dummy loader), prompts (seeded). Each arm is a process of its own that loads once; `--rounds 2` runs all
+arms again, so that a drift of the machine shows. With `--forced L` every arm accepts L nodes a step on the average (stock by its
+synthetic rejection, ours by benchmarks.gpu.forced), so that commit and compaction run; otherwise random weights accept nothing.
+The reported number is the median of all windows, with the smallest and the largest. Needs about 80 GB of GPU memory for 27b.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import dims
+from benchmarks.gpu.arm import Spec
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="milliseconds per decode step, arm beside arm")
+    parser.add_argument("--arms", default="ar,chain:7,chain:15,spine:15,tree:31,tree:63")
+    parser.add_argument("--batch", type=numbers, default=(1, 8))
+    parser.add_argument("--prompt", type=numbers, default=(4096,))
+    parser.add_argument("--preset", choices=dims.PRESETS, default="27b")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--forced", type=float, default=0.0, help="mean acceptance length in nodes + 1")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds for one arm")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def run_arm(spec: Spec, limit: float) -> dict[str, Any]:
+    """The arm's numbers; what it had measured before an error or the limit, with the error's last lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answer = Path(folder) / "spec.json", Path(folder) / "out.json"
+        asked.write_text(json.dumps(asdict(spec)))
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(REPO), *filter(None, [os.environ.get("PYTHONPATH")])])
+        if spec.device == "cpu":
+            environment |= {"TRITON_INTERPRET": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_HOST_IP": "127.0.0.1"}
+        command = [sys.executable, "-m", "benchmarks.gpu.arm", str(asked), str(answer)]
+        try:
+            done = subprocess.run(
+                command, cwd=REPO, env=environment, capture_output=True, text=True, timeout=limit, check=False
+            )
+            error = "" if done.returncode == 0 else (done.stdout + done.stderr)[-6000:]
+        except subprocess.TimeoutExpired as late:
+            error = f"no end after {limit:.0f} s: {(late.stderr or b'')[-3000:]!r}"
+        measured: dict[str, Any] = json.loads(answer.read_text()) if answer.exists() else {"arm": spec.arm}
+        return measured | {"error": error}
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """One line per arm, batch and prompt: median, range, accepted per step, share off the spine, first token."""
+    heads = ("ms/step", "smallest", "largest", "accepted", "off spine", "TTFT ms")
+    lines = [f"{'arm':<10} {'batch x prompt':>14} " + " ".join(f"{head:>9}" for head in heads)]
+    cells: dict[tuple[str, str], list[float]] = {}
+    for result in results:
+        for name, windows in result.get("windows", {}).items():
+            cells.setdefault((result["arm"], name), []).extend(windows)
+    for (arm, name), windows in cells.items():
+        last = [result for result in results if result["arm"] == arm and name in result.get("windows", {})][-1]
+        shown = [statistics.median(windows), min(windows), max(windows)]
+        extra = [last["accepted"].get(name), last["off_spine"].get(name), last["ttft"].get(name)]
+        texts = [f"{value:9.2f}" for value in shown] + [
+            f"{'-':>9}" if value is None else f"{value:9.2f}" for value in extra
+        ]
+        lines.append(f"{arm:<10} {name:>14} {' '.join(texts)}")
+    lines += [f"{result['arm']}: FAILED: {result['error'][-1500:]}" for result in results if result.get("error")]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    given = arguments()
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        target, drafter = dims.write(dims.PRESETS[given.preset], Path(folder))
+        for _ in range(given.rounds):
+            for arm in given.arms.split(","):
+                spec = Spec(
+                    arm,
+                    str(target),
+                    str(drafter),
+                    given.device,
+                    given.batch,
+                    given.prompt,
+                    given.windows,
+                    given.steps,
+                    given.forced,
+                )
+                results.append(run_arm(spec, given.limit))
+                if given.out:
+                    given.out.write_text(json.dumps({"command": sys.argv[1:], "results": results}, indent=1))
+    print(table(results))
+    return int(any(result.get("error") for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
