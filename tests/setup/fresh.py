@@ -61,7 +61,11 @@ def make(root: Path, settings: dict[str, str]) -> None:
 
 def run(root: Path, settings: dict[str, str], command: str) -> int:
     """The command's exit code; its processes and mounts are gone afterwards, and so is a lab that it left up."""
-    mounts = [f"mount -t tmpfs tmpfs {root}/run", *(f"mount --rbind /{name} {root}/{name}" for name in ("sys", "dev"))]
+    mounts = [
+        f"mount --bind {root} {root}"
+    ]  # a root that is a mount point, as every machine's is: unshare(1) wants one
+    mounts += [f"mount -t proc proc {root}/proc", f"mount -t tmpfs tmpfs {root}/run"]
+    mounts += [f"mount --rbind /{name} {root}/{name}" for name in ("sys", "dev")]
     for path in local_paths(settings):
         if path.is_dir():
             (root / path.relative_to("/")).mkdir(parents=True, exist_ok=True)
@@ -70,7 +74,7 @@ def run(root: Path, settings: dict[str, str], command: str) -> int:
     inside = f"cd /{CHECKOUT}; {command}; code=$?; tests/lab/lab.sh down >/dev/null; exit $code"
     words = [f"{name}={value}" for name, value in environment.items()]
     mounts.append(shlex.join(["exec", "chroot", str(root), "env", "-i", *words, "bash", "-c", inside]))
-    space = ["unshare", "--mount", "--pid", "--fork", "--kill-child", f"--mount-proc={root}/proc"]
+    space = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
     return subprocess.run([*space, "bash", "-ec", "\n".join(mounts)], check=False).returncode
 
 
