@@ -37,8 +37,10 @@ def pip_settings() -> dict[str, str]:
 
 
 def local_paths(settings: dict[str, str]) -> list[Path]:
-    """Files and folders of this machine that the settings name."""
-    words = {word.removeprefix("file://") for value in settings.values() for word in value.split()}
+    """Files and folders of this machine that the settings name; of an index, the folder around it, where its files lie."""
+    words = {
+        word.removeprefix("file://").removesuffix("/simple") for value in settings.values() for word in value.split()
+    }
     return sorted(Path(word) for word in words if word.startswith("/") and Path(word).exists())
 
 
