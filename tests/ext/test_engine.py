@@ -21,8 +21,8 @@ PAIRS = ("dense", "hybrid", "hybrid128")
 @pytest.fixture(scope="module", autouse=True)
 def engines(request: pytest.FixtureRequest) -> None:
     """Begins the arms of every pair that is to be tested, so that no processor waits while a test looks at its answers."""
-    chosen = [item.callspec.params["pair"] for item in request.session.items if item.module is request.module]
-    for pair in dict.fromkeys(chosen):
+    ours = [item for item in request.session.items if item.module is request.module]
+    for pair in dict.fromkeys(item.callspec.params["pair"] for item in ours if hasattr(item, "callspec")):
         arms.started(pair)
 
 
@@ -47,6 +47,15 @@ def test_greedy_trees_equal_plain_greedy_alone(pair: str) -> None:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_greedy_trees_equal_plain_greedy_in_a_changing_batch(pair: str) -> None:
     assert arms.tree(pair).tokens[arms.BATCHED] == arms.plain(pair).tokens[arms.BATCHED]
+
+
+def test_the_budget_may_follow_the_size_of_the_batch() -> None:
+    """The text stays; trees are as large as the tier of the step they were grown in allows."""
+    tiers = arms.started_tiers().result()
+    assert tiers.tokens[0] == arms.plain("dense").tokens[arms.BATCHED]
+    trees, nodes = tiers.metrics["vllm:ddtree_trees_total"], tiers.metrics["vllm:ddtree_nodes_total"]
+    assert arms.WIDTH * trees < nodes < 0.9 * 20 * trees
+    assert tiers.metrics["vllm:ddtree_accepted_off_spine_total"] > 0
 
 
 @pytest.mark.parametrize("pair", PAIRS)

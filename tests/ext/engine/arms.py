@@ -63,6 +63,14 @@ def started(pair: str) -> dict[str, Future[Answer]]:
     return {name: start(run, job(pair)) for name, job in ARMS.items()}
 
 
+@cache
+def started_tiers() -> Future[Answer]:
+    """The changing batch with vLLM's own budget by batch size: 20 nodes for two requests, the spine alone for more."""
+    tiers = {"num_speculative_tokens_per_batch_size": [[1, 2, 20], [3, 8, WIDTH]]}
+    room = {"max_num_batched_tokens": 512}
+    return start(run, Job("dense", "tree", (late_arrivals(),), tokens=20, engine=room, speculative=tiers))
+
+
 def plain(pair: str) -> Answer:
     """No speculation, the extension absent."""
     return started(pair)["plain"].result()
