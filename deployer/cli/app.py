@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from deployer import __version__
-from deployer.cli import bench, check, inventory, lock, look, push, serve, up
+from deployer.cli import bench, check, doctor, inventory, lock, look, push, serve, up
 from deployer.cli import install as install_verb
 from deployer.cli.display import err
 from deployer.cli.host import choices
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 for verb in (
     check.check,
+    doctor.doctor,
     push.push,
     install_verb.install,
     bench.bench,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 from deployer.cli.display import show_findings
-from deployer.cli.host import Host, HostName, reached
-from deployer.errors import PreflightError
-from deployer.facts.finding import failures
-from deployer.facts.gather import gather
+from deployer.cli.host import Host, HostName, choices, reached
+from deployer.errors import DeployError, PreflightError
+from deployer.facts import proxmox
+from deployer.facts.finding import Finding, failures
+from deployer.facts.gather import Facts, gather
 from deployer.facts.judge import judge
+from deployer.facts.judge_proxmox import proxmox_findings
+from deployer.inventory.model import Inventory
+from deployer.transport import jumps
 
 
 def check(host: HostName) -> None:
@@ -18,9 +25,32 @@ def check(host: HostName) -> None:
 
 def examine(host: Host) -> None:
     """Shows all findings. Raises PreflightError that names the failed ones."""
-    findings = judge(gather(host.inventory, host.transport), host.inventory)
+    findings = everything(host)
     show_findings(findings)
+    refuse(findings, host.transport.name)
+
+
+def everything(host: Host) -> tuple[Finding, ...]:
+    """All findings about the box, and about the Proxmox host under it."""
+    facts = gather(host.inventory, host.transport)
+    return (*judge(facts, host.inventory), *_beneath(host.inventory, facts))
+
+
+def refuse(findings: Iterable[Finding], where: str) -> None:
+    """Raises PreflightError that names the failed ones, if any."""
     failed = failures(findings)
     if failed:
-        subjects = ", ".join(finding.subject for finding in failed)
-        raise PreflightError(f"the host is not ready: {subjects}", where=host.transport.name, remedy="see above")
+        subjects = ", ".join(dict.fromkeys(finding.subject for finding in failed))
+        raise PreflightError(f"the host is not ready: {subjects}", where=where, remedy="see above")
+
+
+def _beneath(inventory: Inventory, facts: Facts) -> tuple[Finding, ...]:
+    """The Proxmox host of a box with GPUs, where it is the last jump host; a silent one is the doctor's to explain."""
+    if not inventory.checks.gpus or choices.local:
+        return ()
+    with suppress(DeployError):
+        before = len(jumps.jumps(inventory.ssh))
+        if before:
+            with jumps.reached(inventory.ssh, before - 1) as transport:
+                return tuple(proxmox_findings(proxmox.read(transport), facts.host, inventory))
+    return ()

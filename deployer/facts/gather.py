@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from deployer.checkpoint import profiles
 from deployer.checkpoint.profiles import Profile
 from deployer.checkpoint.validate import validated
 from deployer.errors import DeployError
-from deployer.facts import disk, gpu, host, ports, service, target
+from deployer.facts import confinement, gpu, host, ports, room, service, target
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.transport.base import Transport
@@ -26,12 +27,15 @@ class Drafter:
 
 @dataclass(frozen=True)
 class Facts:
-    """One host at one moment. `root_disk` is the file system of the inventory's root, `shm` that of /dev/shm."""
+    """One host at one moment. `skew` is the host's clock minus this machine's in seconds, None when it was not told;
+    `confinement` is None where systemd could not be asked.
+    """
 
     host: host.Host
-    root_disk: disk.Disk
-    shm: disk.Disk
+    room: room.Room
     gpus: gpu.Gpus
+    confinement: confinement.Confinement | None
+    skew: float | None
     port_holder: ports.Holder | None
     service: service.ServiceState
     target: target.Target | None
@@ -42,17 +46,20 @@ def gather(inventory: Inventory, transport: Transport) -> Facts:
     """Reads everything; changes nothing. What needs root is left out when the account has none: `host` says so."""
     layout = Layout.of(inventory)
     machine = host.read(transport, inventory.install.python)
+    now = time.time()
+    drafter = read_drafter(inventory)
     push = inventory.target.push
     here = target.read_here(push) if push else None
     return Facts(
         host=machine,
-        root_disk=disk.read(transport, inventory.root),
-        shm=disk.read(transport, "/dev/shm"),
-        gpus=gpu.read(transport),
+        room=room.read(transport, inventory, drafter=drafter.size, sudo=machine.is_root),
+        gpus=gpu.read(transport, sudo=machine.is_root),
+        confinement=confinement.read(transport, inventory) if machine.is_root else None,
+        skew=None if machine.clock is None else machine.clock - now,
         port_holder=ports.read(transport, inventory.serve.port) if machine.is_root else None,
         service=service.read(transport, layout),
         target=here if push or not machine.is_root else target.read(transport, inventory.target.path),
-        drafter=read_drafter(inventory),
+        drafter=drafter,
     )
 
 

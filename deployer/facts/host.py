@@ -1,10 +1,11 @@
-"""The machine itself: system, Python, systemd, account, and the small things an install needs."""
+"""The machine itself: system, Python, compiler, systemd, account, clock, and the small things an install needs."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
 
+from deployer.facts.sections import pairs
 from deployer.transport.base import Transport
 
 COMMAND = r"""
@@ -25,12 +26,25 @@ echo "uid=$(id -u)"
 echo "sudo=$(sudo -n true 2>/dev/null && echo yes)"
 echo "rsync=$(command -v rsync)"
 echo "numa=$(ldconfig -p 2>/dev/null | grep -q 'libnuma\.so\.1' && echo yes)"
+echo "name=$(uname -n)"
+echo "macs=$(cat /sys/class/net/*/address 2>/dev/null | tr '\n' ' ')"
+echo "synchronised=$(timedatectl show -p NTPSynchronized --value 2>/dev/null)"
+cc=$(command -v gcc || command -v clang); echo "compiler=$cc"
+include=$({PYTHON} -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)
+echo "headers=$(test -e "$include/Python.h" && echo yes)"
+test -z "$cc" || echo "compiled=$(printf '#include <stdlib.h>\n#include <dlfcn.h>\n' |
+  LC_ALL=C "$cc" -x c -fsyntax-only - 2>&1 | grep -m 1 error)"
+echo "clock=$(date +%s.%N)"
 """
 
 
 @dataclass(frozen=True)
 class Host:
-    """Versions are tuples of numbers, empty when the thing is absent."""
+    """Versions are tuples of numbers, empty when the thing is absent.
+
+    `compiler` is its path, `miscompiled` the first error when it reads C's own headers; `clock` is in Unix seconds,
+    None when it was not told; `macs` are the addresses of its network cards, by which a container is recognised.
+    """
 
     os: str
     kernel: str
@@ -47,6 +61,13 @@ class Host:
     sudo: bool
     rsync: bool
     numa: bool
+    name: str = ""
+    macs: tuple[str, ...] = ()
+    compiler: str = ""
+    headers: bool = False
+    miscompiled: str = ""
+    clock: float | None = None
+    synchronised: bool | None = None
 
     @property
     def is_root(self) -> bool:
@@ -60,7 +81,7 @@ def command(python: str) -> str:
 
 def parse(text: str) -> Host:
     """Reads the command's key=value lines."""
-    values = dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line)
+    values = pairs(text.splitlines())
     return Host(
         os=values.get("os", "unknown"),
         kernel=values.get("kernel", "unknown"),
@@ -77,6 +98,13 @@ def parse(text: str) -> Host:
         sudo=bool(values.get("sudo")),
         rsync=bool(values.get("rsync")),
         numa=bool(values.get("numa")),
+        name=values.get("name", ""),
+        macs=tuple(mac for mac in values.get("macs", "").split() if mac != "00:00:00:00:00:00"),
+        compiler=values.get("compiler", ""),
+        headers=bool(values.get("headers")),
+        miscompiled=values.get("compiled", ""),
+        clock=float(values["clock"]) if values.get("clock") else None,
+        synchronised={"yes": True, "no": False}.get(values.get("synchronised", "")),
     )
 
 

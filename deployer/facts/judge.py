@@ -6,63 +6,25 @@ from collections.abc import Iterator
 
 from deployer.facts.finding import Finding, Level, judged
 from deployer.facts.gather import Drafter, Facts
-from deployer.facts.host import Host
 from deployer.facts.judge_gpu import gpu_findings
+from deployer.facts.judge_host import host_findings
+from deployer.facts.judge_room import room_findings
+from deployer.facts.judge_systemd import unit_findings
 from deployer.facts.target import Target
 from deployer.inventory.model import Inventory
 
-OLDEST_PYTHON = (3, 11)
-OLDEST_GLIBC = (2, 28)  # torch's and vLLM's wheels are manylinux_2_28
-INODES = 100_000  # a release holds about 60 000 files
-SHM = 1 << 30  # bytes NCCL and the workers want for several GPUs
-
 
 def judge(facts: Facts, inventory: Inventory) -> tuple[Finding, ...]:
-    """Every finding, in the order an operator reads them: machine, room, GPUs, what runs, models."""
+    """Every finding, in the order an operator reads them: machine, unit, room, GPUs, what runs, models."""
     return (
-        *_machine(facts.host, inventory),
-        *_room(facts, inventory),
+        *host_findings(facts.host, facts.skew, inventory),
+        *unit_findings(facts.confinement),
+        *room_findings(facts.room, inventory, deployed=facts.service.current is not None),
         *gpu_findings(facts, inventory),
         *_running(facts, inventory),
         *_drafter(facts.drafter, inventory),
         *_target(facts.target, facts.drafter, inventory),
     )
-
-
-def _machine(host: Host, inventory: Inventory) -> Iterator[Finding]:
-    yield judged(host.arch == "x86_64", "system", f"{host.os}, {host.arch}, kernel {host.kernel}", "use an x86-64 host")
-    python, name = ".".join(map(str, host.python)), inventory.install.python
-    if not host.python:
-        yield Finding(Level.FAIL, "python", f"{name} is not there", "apt-get install python3 python3-venv")
-    else:
-        recent = host.python >= OLDEST_PYTHON
-        yield judged(recent, "python", f"{name} is {python}", "install Python 3.11 and name it in [install] python")
-        yield judged(host.venv, "venv", "present" if host.venv else "no ensurepip", "apt-get install python3-venv")
-    glibc = ".".join(map(str, host.glibc)) or "unknown"
-    yield judged(host.glibc >= OLDEST_GLIBC, "glibc", glibc, "the wheels need glibc 2.28: use a newer system")
-    seen = f"version {host.systemd}" if host.systemd_runs else "not running as init"
-    yield judged(host.systemd_runs, "systemd", seen, "boot the container with systemd as its init")
-    account = "root" if host.uid == 0 else f"uid {host.uid}, sudo {'without a password' if host.sudo else 'refused'}"
-    line = "as root there: echo 'ACCOUNT ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/ddtree-deploy"
-    yield judged(host.is_root, "account", account, line)
-    slower = "apt-get install rsync there; without it a slower channel is used"
-    yield judged(host.rsync, "rsync", "present" if host.rsync else "absent", slower, otherwise=Level.WARN)
-    if inventory.install.build == "cpu":
-        remedy = "apt-get install libnuma1 there: without it the engine does not load"
-        yield judged(host.numa, "libnuma", "present" if host.numa else "absent", remedy)
-
-
-def _room(facts: Facts, inventory: Inventory) -> Iterator[Finding]:
-    disk, needed = facts.root_disk, inventory.checks.min_free_gib
-    # With a release in place the next one needs less: what is there is not fetched again.
-    enough = disk.free >= needed * 2**30 or (facts.service.current is not None and disk.free >= needed * 2**30 / 2)
-    yield judged(enough, "disk", str(disk), f"{needed:g} GiB are wanted: make room or set root elsewhere")
-    if disk.inodes_free is not None:
-        remedy = "a release has about 60 000 files: use a file system with more inodes"
-        yield judged(disk.inodes_free >= INODES, "inodes", f"{disk.inodes_free} free", remedy)
-    if inventory.checks.gpus > 1:
-        remedy = "NCCL fails with a system error in a small /dev/shm: mount it with size=4g or more"
-        yield judged(facts.shm.free >= SHM, "/dev/shm", f"{facts.shm.free / 2**30:.1f} GiB free", remedy)
 
 
 def _running(facts: Facts, inventory: Inventory) -> Iterator[Finding]:

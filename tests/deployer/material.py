@@ -10,7 +10,14 @@ from deployer.inventory.model import Inventory
 
 REPOSITORY = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
+RECORDED = Path(__file__).parent / "recorded"
 TINY_PROFILE = REPOSITORY / "inventory/profiles/tiny-hybrid.toml"
+
+
+def recorded(name: str) -> str:
+    """What a fact command answered: a recording of the lab, or an example from the other folder."""
+    path = FIXTURES / name
+    return (path if path.is_file() else RECORDED / name).read_text()
 
 
 def write_checkpoint(path: Path, tensors: dict[str, tuple[int, ...]], *, dtype: str = "BF16") -> Path:

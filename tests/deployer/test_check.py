@@ -6,44 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from material import FIXTURES
+from fit import PRODUCTION, STAGING, disks, finding, fit, subjects
+from material import recorded
 
-from deployer.checkpoint import profiles
 from deployer.errors import PreflightError
-from deployer.facts import disk, gpu, host, ports, service
+from deployer.facts import confinement, disk, gpu, host, ports
 from deployer.facts.finding import Finding, Level, failures
-from deployer.facts.gather import Drafter, Facts
 from deployer.facts.judge import judge
 from deployer.facts.target import Target
-from deployer.inventory.load import load
-
-PRODUCTION = load("ct129")
-STAGING = load("staging")
-
-
-def recorded(name: str) -> str:
-    return (FIXTURES / name).read_text()
-
-
-def fit(**changes: Any) -> Facts:
-    """A host that is fit for production, but for `changes`."""
-    facts = Facts(
-        host=host.parse(recorded("host_ct129.txt")),
-        root_disk=disk.parse(recorded("disk_overlay.txt")),
-        shm=disk.parse(recorded("disk_shm.txt")),
-        gpus=gpu.parse(recorded("gpu_a6000_pair_written.txt")),
-        port_holder=None,
-        service=service.parse(recorded("service_absent.txt")),
-        target=Target("qwen3_5", 64, 5120, 248320),
-        drafter=Drafter(profiles.load("z-lab/Qwen3.6-27B-DFlash"), 1_730_000_000, 3_460_000_000),
-    )
-    return replace(facts, **changes)
-
-
-def finding(facts: Facts, subject: str) -> Finding:
-    found = [finding for finding in judge(facts, PRODUCTION) if finding.subject == subject]
-    assert len(found) == 1, f"{subject}: {found}"
-    return found[0]
 
 
 def test_a_fit_host_has_only_good_findings() -> None:
@@ -52,12 +22,12 @@ def test_a_fit_host_has_only_good_findings() -> None:
 
 def test_every_finding_that_is_not_good_says_what_to_do() -> None:
     bare = host.parse("os=x\narch=aarch64\nuid=1000\n")
-    nothing = fit(
-        host=bare, gpus=gpu.Gpus(), target=None, root_disk=disk.Disk("/", 10, 5, 3), shm=disk.Disk("/", 1, 1, 1)
-    )
+    full = disk.Disk("/", 10, 5, 3)
+    nothing = fit(host=bare, gpus=gpu.Gpus(), confinement=None, target=None, room=disks(full, shm=full), skew=-90000.0)
     bad = [finding for finding in judge(nothing, PRODUCTION) if finding.level is not Level.OK]
     assert {finding.subject for finding in failures(bad)} == {
-        *("system", "python", "glibc", "systemd", "account", "disk", "inodes", "/dev/shm", "gpu", "target")
+        *("system", "python", "glibc", "systemd", "account", "compiler", "clock", "disk", "inodes", "/dev/shm", "gpu"),
+        "target",
     }
     assert all(finding.remedy for finding in bad)
 
@@ -78,49 +48,6 @@ def test_the_machine(change: dict[str, Any], subject: str, level: Level, seen: s
     assert found.level is level
     assert seen in found.seen
     assert remedy in found.remedy
-
-
-@pytest.mark.parametrize(
-    ("change", "subject", "seen", "remedy"),
-    [
-        ({"driver": "570.86.15", "module": "570.86.15"}, "driver", "570.86.15", "580 or newer"),
-        ({"module": "580.65.06"}, "driver match", "kernel module 580.65.06, library 580.95.05", "both equal"),
-        ({"nodes": ("/dev/nvidia0",)}, "device nodes", "/dev/nvidia-uvm is missing", "nvidia-modprobe -u"),
-    ],
-)
-def test_the_driver(change: dict[str, Any], subject: str, seen: str, remedy: str) -> None:
-    found = finding(fit(gpus=replace(fit().gpus, **change)), subject)
-    assert found.level is Level.FAIL
-    assert seen in found.seen
-    assert remedy in found.remedy
-
-
-def test_a_driver_that_was_upgraded_under_the_container_is_named_for_what_it_is() -> None:
-    found = finding(fit(gpus=gpu.parse(recorded("gpu_mismatch_written.txt"))), "gpu")
-    assert found.level is Level.FAIL
-    assert "version mismatch" in found.seen
-    assert "kernel module 580.65.06" in found.seen
-    assert "upgraded under the container" in found.remedy
-
-
-def test_fewer_or_smaller_cards_are_refused_and_another_model_is_said_aloud() -> None:
-    facts = fit(gpus=gpu.parse(recorded("gpu_h200_idle.txt")))
-    assert finding(facts, "gpus").level is Level.FAIL
-    assert finding(facts, "gpu model").level is Level.WARN
-    card = replace(fit().gpus.cards[0], memory_total=24564, memory_free=24000)
-    small = fit(gpus=replace(fit().gpus, cards=(card, card)))
-    assert finding(small, "gpu memory").seen == "GPU 0: 24.0 GiB, GPU 0: 24.0 GiB"
-
-
-def test_memory_that_another_holds_is_named_before_anything_loads() -> None:
-    card, holder = replace(fit().gpus.cards[0], memory_free=3000), gpu.Holder(812, 45000, "VLLM::Worker")
-    facts = fit(gpus=replace(fit().gpus, cards=(card, fit().gpus.cards[1]), holders=(holder,)))
-    found = finding(facts, "free gpu memory")
-    assert found.level is Level.WARN
-    assert "GPU 0: 3000 of 49140 MiB free; held by VLLM::Worker (pid 812)" in found.seen
-    assert "--replace" in found.remedy
-    ours = replace(facts, service=service.parse(recorded("service_running.txt")))
-    assert "free gpu memory" not in {finding.subject for finding in judge(ours, PRODUCTION)}, "we hold it ourselves"
 
 
 def test_a_port_held_by_a_unit_can_be_replaced_and_one_held_by_a_stray_cannot() -> None:
@@ -145,11 +72,79 @@ def test_a_bad_checkpoint_is_a_finding_with_its_own_words() -> None:
     assert finding(fit(drafter=failed), "drafter") == Finding(Level.FAIL, "drafter", "it is truncated", "copy it again")
 
 
-def test_half_the_room_is_enough_beside_a_release() -> None:
-    tight = disk.Disk("/", 1 << 40, 25 << 30, None)
-    assert finding(fit(root_disk=tight), "disk").level is Level.FAIL
-    deployed = replace(fit().service, current="r1")
-    assert finding(fit(root_disk=tight, service=deployed), "disk").level is Level.OK
+@pytest.mark.parametrize(
+    ("change", "seen", "remedy"),
+    [
+        ({"compiler": ""}, "neither gcc nor clang", "apt-get install gcc libc6-dev python3-dev"),
+        ({"headers": False}, "/usr/bin/gcc, Python.h absent", "python3-dev"),
+        ({"miscompiled": "fatal error: stdlib.h"}, "/usr/bin/gcc fails: fatal error: stdlib.h", "libc6-dev"),
+    ],
+)
+def test_triton_needs_a_compiler_and_headers_on_a_gpu_host(change: dict[str, Any], seen: str, remedy: str) -> None:
+    facts = fit(host=replace(fit().host, **change))
+    found = finding(facts, "compiler")
+    assert found.level is Level.FAIL
+    assert seen in found.seen
+    assert remedy in found.remedy
+    assert "compiler" not in subjects(facts, STAGING), "interpreted kernels are not compiled"
+
+
+@pytest.mark.parametrize(
+    ("skew", "level", "seen"),
+    [
+        (0.3, Level.OK, "equal to this machine's within a second"),
+        (-12.0, Level.OK, "12 s behind this machine's"),
+        (95.0, Level.WARN, "95 s ahead of this machine's"),
+        (-90_000.0, Level.FAIL, "90000 s behind this machine's"),
+    ],
+)
+def test_clocks_apart(skew: float, level: Level, seen: str) -> None:
+    found = finding(fit(skew=skew), "clock")
+    assert (found.level, found.seen) == (level, seen)
+    if level is not Level.OK:
+        assert "on the Proxmox host, whose clock a container has: timedatectl set-ntp true" in found.remedy
+
+
+def test_a_clock_that_nobody_keeps_is_said() -> None:
+    free = replace(fit().host, synchronised=False)
+    assert finding(fit(host=free, skew=2.0), "clock").seen == "2 s ahead of this machine's, not synchronised"
+    assert "clock" not in subjects(fit(skew=None))
+
+
+@pytest.mark.parametrize(
+    ("name", "subject", "level", "seen", "remedy"),
+    [
+        ("no_nesting", "unit namespaces", Level.FAIL, "226/NAMESPACE", "pct set ID --features nesting=1"),
+        ("memlock_refused", "ulimits", Level.FAIL, "205/LIMITS", "lxc.prlimit.memlock: unlimited"),
+        ("no_bus", "unit", Level.WARN, "fails with 1: Failed to connect to bus", "apt-get install dbus"),
+        ("old_systemd", "unit namespaces", Level.WARN, "Unknown assignment: PrivateIPC=yes", "journalctl"),
+    ],
+)
+def test_what_systemd_cannot_carry_out(name: str, subject: str, level: Level, seen: str, remedy: str) -> None:
+    """Only systemd's own exit codes, from 200 on, prove that the service would not start."""
+    found = finding(fit(confinement=confinement.parse(recorded(f"unit_{name}.txt"))), subject)
+    assert found.level is level
+    assert seen in found.seen
+    assert remedy in found.remedy
+
+
+def test_settings_that_fail_only_together_are_not_blamed_on_one_group() -> None:
+    asked = confinement.parse(recorded("unit_no_nesting.txt"))
+    assert asked is not None
+    alone = tuple(replace(trial, code=0) if trial.group == "namespaces" else trial for trial in asked.trials)
+    found = finding(fit(confinement=replace(asked, trials=alone)), "unit")
+    assert found.level is Level.FAIL
+    assert found.seen == "its settings work one by one, together they end with 226/NAMESPACE"
+
+
+def test_limits_that_a_unit_really_had() -> None:
+    asked = fit().confinement
+    assert asked is not None
+    assert finding(fit(), "ulimits").seen == "locked memory unlimited, open files 65536"
+    low = finding(fit(confinement=replace(asked, memlock=65536, nofile=1024)), "ulimits")
+    assert (low.level, low.seen) == (Level.WARN, "locked memory 64 KiB, open files 1024")
+    assert "lxc.prlimit" in low.remedy
+    assert "ulimits" not in subjects(fit(confinement=None)), "nothing was looked at"
 
 
 def test_libnuma_matters_to_the_cpu_build_only() -> None:

@@ -57,7 +57,7 @@ def test_version_and_help() -> None:
     shown = deploy("--help").stdout
     for verb in ("check", "push", "install", "bench", "serve", "up", "status", "logs", "tunnel", "smoke", "stop"):
         assert verb in shown
-    for verb in ("rollback", "uninstall", "inventory", "lock"):
+    for verb in ("rollback", "uninstall", "inventory", "lock", "doctor"):
         assert verb in shown
 
 

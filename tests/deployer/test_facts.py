@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from pathlib import Path
 
 from fakes import FakeTransport
-from material import FIXTURES
+from material import inventory_for, recorded
 
-from deployer.facts import disk, gpu, host, ports, service, target
+from deployer.facts import disk, host, ports, room, service, target
 from deployer.plan.layout import Layout
 from deployer.transport.local import LocalTransport
-
-
-def recorded(name: str) -> str:
-    return (FIXTURES / name).read_text()
 
 
 def test_the_host() -> None:
@@ -40,36 +37,58 @@ def test_the_hosts_command_answers_on_this_machine() -> None:
     assert host.read(LocalTransport(), "/no/such/python").python == ()
 
 
+def test_the_machines_compiler_clock_and_cards() -> None:
+    read = host.parse(recorded("host_ct129_with_compiler.txt"))
+    assert (read.compiler, read.headers, read.miscompiled) == ("/usr/bin/gcc", True, "")
+    assert (read.name, read.macs) == ("ct129", ("bc:24:11:7a:02:9c",)), "loopback's address tells nobody apart"
+    assert (read.clock, read.synchronised) == (1764495660.104512331, True)
+    unknown = host.parse(recorded("host_ct129.txt"))
+    assert (unknown.compiler, unknown.clock, unknown.synchronised) == ("", None, None)
+
+
+def test_the_hosts_command_tells_the_time_and_compiles(tmp_path: Path) -> None:
+    read = host.read(LocalTransport())
+    assert read.clock is not None
+    assert abs(read.clock - time.time()) < 60
+    assert read.name
+    broken = tmp_path / "gcc"
+    broken.write_text("#!/bin/sh\necho 'x.c:1:10: fatal error: stdlib.h: No such file or directory' >&2; exit 1\n")
+    broken.chmod(0o755)
+    said = LocalTransport().run(f"PATH={tmp_path}:$PATH; {host.command('python3')}").stdout
+    assert host.parse(said).miscompiled == "x.c:1:10: fatal error: stdlib.h: No such file or directory"
+
+
 def test_disks() -> None:
-    overlay, shm = disk.parse(recorded("disk_overlay.txt")), disk.parse(recorded("disk_shm.txt"))
+    overlay, shm = disk.parse(recorded("disk_overlay.txt") + recorded("disk_shm.txt"))
     assert (overlay.mount, overlay.free, overlay.inodes_free) == ("/", 71444873216, 16139885)
     assert str(overlay) == "/: 66.5 of 252.0 GiB free, 16139885 inodes"
-    assert shm.mount == "/dev/shm"
-    btrfs = "Filesystem 1-blocks Used Available Capacity Mounted on\n/dev/a 10 5 5 50% /with blank\n" * 1
-    assert disk.parse(
-        btrfs + "Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/a 0 0 0 - /with blank\n"
-    ) == disk.Disk("/with blank", 10, 5, None)
-    assert disk.read(LocalTransport(), "/no/such/folder/yet").mount == "/"
+    assert (shm.mount, shm.options) == ("/dev/shm", {"rw", "nosuid", "nodev"})
+    btrfs = "Filesystem 1-blocks Used Available Capacity Mounted on\n/dev/a 10 5 5 50% /with blank\n"
+    inodes = "Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/a 0 0 0 - /with blank\noptions=\n"
+    assert disk.parse(btrfs + inodes) == (disk.Disk("/with blank", 10, 5, None),)
+    here, shm = disk.read_all(LocalTransport(), "/no/such/folder/yet", "/dev/shm")
+    assert (here.mount, shm.mount) == ("/", "/dev/shm")
+    assert "rw" in here.options
 
 
-def test_gpus() -> None:
-    busy = gpu.parse(recorded("gpu_h200_busy.txt"))
-    assert busy.cards == (gpu.Gpu(0, "NVIDIA H200", 143771, 138442, "9.0"),)
-    assert busy.holders == (gpu.Holder(423, 4706, "python3"),)
-    assert busy.driver == busy.module == "580.159.04"
-    assert "/dev/nvidia-uvm" in busy.nodes
-    assert gpu.parse(recorded("gpu_h200_idle.txt")).holders == ()
-    pair = gpu.parse(recorded("gpu_a6000_pair_written.txt"))
-    assert [card.name for card in pair.cards] == ["NVIDIA RTX A6000"] * 2
-    assert pair.module == "580.95.05"
+def test_the_room_of_a_deployment_is_one_command(tmp_path: Path, drafter: Path) -> None:
+    folder = tmp_path / "target"
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"x" * 1000)
+    inventory = inventory_for(tmp_path, drafter, push=str(folder))
+    pushed = Path(inventory.root, "models/store/abc")
+    pushed.mkdir(parents=True)
+    (pushed / "model.safetensors").write_bytes(b"x" * 500_000)
+    found = room.read(LocalTransport(), inventory, drafter=7, sudo=False)
+    assert found.models == 1007
+    assert 500_000 <= found.pushed < 600_000
+    assert found.shm.mount == "/dev/shm"
+    absent = room.parse(room_text(pushed=""))
+    assert absent.pushed == 0
 
 
-def test_a_host_without_gpus_and_one_whose_nvml_fails() -> None:
-    assert gpu.parse("[module]\n[nodes]\n") == gpu.Gpus()
-    failed = gpu.parse(recorded("gpu_mismatch_written.txt"))
-    assert failed.cards == ()
-    assert failed.failure == "Failed to initialize NVML: Driver/library version mismatch NVML library version: 580.95"
-    assert failed.module == "580.65.06"
+def room_text(pushed: str) -> str:
+    return 4 * recorded("disk_overlay.txt") + recorded("disk_shm.txt") + f"pushed={pushed}\n"
 
 
 def test_the_holder_of_a_port_and_its_unit() -> None:
