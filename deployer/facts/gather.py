@@ -56,7 +56,7 @@ def gather(inventory: Inventory, transport: Transport) -> Facts:
         gpus=gpu.read(transport, sudo=machine.is_root),
         confinement=confinement.read(transport, inventory) if machine.is_root else None,
         skew=None if machine.clock is None else machine.clock - now,
-        port_holder=ports.read(transport, inventory.serve.port) if machine.is_root else None,
+        port_holder=ports.read(transport, inventory.serve.port, sudo=machine.is_root),
         service=service.read(transport, layout),
         target=here if push or not machine.is_root else target.read(transport, inventory.target.path),
         drafter=drafter,

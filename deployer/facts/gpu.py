@@ -32,6 +32,7 @@ true
 MODULE = re.compile(r"NVRM version:.*?(?:Module for \S+|Module)\s+(\d+[\d.]*)")
 _LIBRARY = re.compile(r"\.so\.(\d+\.[\d.]+)$")
 _COLUMNS = 6
+_WARNING = "WARNING:"  # said beside an answer, not in its place
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ class Holder:
 
 @dataclass(frozen=True)
 class Gpus:
-    """Everything about the GPUs. `failure` is what nvidia-smi said instead of an answer; `driver` is the version that
-    it named, `module` the loaded kernel module's, `library` that of the user-space files (None where not found).
+    """Everything about the GPUs. `failure` is what nvidia-smi said in place of an answer, be it of one card, `warning`
+    what it said beside one; `driver` is the version that it named, `module` the loaded kernel module's, `library` that
+    of the user-space files (None where not found).
     """
 
     cards: tuple[Gpu, ...] = ()
@@ -88,6 +90,7 @@ class Gpus:
     devices: tuple[Node, ...] = ()
     holders: tuple[Holder, ...] = ()
     failure: str | None = None
+    warning: str | None = None
     tool: bool = False
 
     @property
@@ -102,7 +105,7 @@ def parse(text: str) -> Gpus:
     module = MODULE.search("\n".join(found.get("module", [])))
     lines = found.get("gpus", [])
     rows = [_cells(line, _COLUMNS) for line in lines if line.count(",") == _COLUMNS - 1 and line[0].isdigit()]
-    unread = [line for line in lines if _cells(line, _COLUMNS) not in rows]
+    others = [line for line in lines if _cells(line, _COLUMNS) not in rows]
     modes = {row[0]: row[1:] for line in found.get("modes", []) if len(row := _cells(line, 3)) == 3}
     libraries = pairs(found.get("libraries", []))
     versions = [match[1] for path in libraries.values() if (match := _LIBRARY.search(path))]
@@ -115,7 +118,8 @@ def parse(text: str) -> Gpus:
         libcuda=bool(libraries.get("libcuda.so.1")),
         devices=nodes.parse(found.get("nodes", [])),
         holders=_holders(found.get("holders", []), found.get("users", [])),
-        failure=" ".join(unread) or None,
+        failure=" ".join(line for line in others if not line.startswith(_WARNING)) or None,
+        warning=" ".join(line for line in others if line.startswith(_WARNING)) or None,
         tool="gpus" in found,
     )
 

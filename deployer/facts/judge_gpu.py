@@ -26,9 +26,12 @@ def gpu_findings(facts: Facts, inventory: Inventory) -> Iterator[Finding]:
     yield from _driver(gpus, inventory)
     yield from node_findings(gpus, facts.confinement)
     yield from _broken(gpus)
-    if gpus.failure or not gpus.cards:
-        if not gpus.broken:
-            yield _no_answer(gpus)
+    if gpus.failure or not (gpus.cards or gpus.broken):
+        yield _no_answer(gpus)
+    if gpus.warning:
+        remedy = "see dmesg on the Proxmox host for Xid; a corrupted infoROM is the maker's to mend"
+        yield Finding(Level.WARN, "gpu warning", gpus.warning, remedy)
+    if not gpus.cards:
         return
     yield from _cards(gpus, checks)
     yield from _modes(gpus, checks)

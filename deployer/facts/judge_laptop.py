@@ -19,7 +19,7 @@ def laptop_findings(laptop: Laptop, inventory: Inventory) -> Iterator[Finding]:
     remedy = "install OpenSSH's client: hosts are resolved by ssh -G"
     yield judged(bool(laptop.openssh), "ssh", f"OpenSSH {laptop.openssh or 'absent'}", remedy)
     yield _rsync(laptop)
-    yield _keys(laptop)
+    yield from _keys(laptop)
     if laptop.unset:
         names = ", ".join(f"${name}" for name in laptop.unset)
         remedy = f"export {' '.join(laptop.unset)}, then repeat: [serve.environment] takes them from here"
@@ -36,11 +36,14 @@ def _rsync(laptop: Laptop) -> Finding:
     return judged(good, "rsync", seen, remedy, otherwise=Level.WARN)
 
 
-def _keys(laptop: Laptop) -> Finding:
+def _keys(laptop: Laptop) -> Iterator[Finding]:
+    """Said aloud only: whether a hop takes them, the hop says."""
+    if laptop.identities is None:
+        return
     agent = "no agent" if laptop.keys is None else f"{laptop.keys} in the agent"
     seen = f"{agent}, {', '.join(map(str, laptop.identities)) or 'none on disk'}"
     remedy = "ssh-keygen -t ed25519, then ssh-copy-id to each hop; or ssh-add a key that is elsewhere"
-    return judged(bool(laptop.keys or laptop.identities), "keys", seen, remedy)
+    yield judged(bool(laptop.keys or laptop.identities), "keys", seen, remedy, otherwise=Level.WARN)
 
 
 def _wheels(laptop: Laptop, inventory: Inventory) -> Iterator[Finding]:

@@ -56,7 +56,9 @@ def room_findings(room: Room, inventory: Inventory, *, deployed: bool) -> Iterat
         yield from _file_system(wanted, least, inventory, deployed=deployed, subject=_subject(mount, room))
     yield from _mounted(room)
     if inventory.checks.gpus > 1:
-        remedy = "NCCL fails with a system error in a small /dev/shm: mount it with size=4g or more"
+        remedy = (
+            "NCCL fails in a small one: mount -o remount,size=4g /dev/shm there, and in /etc/fstab for the next boot"
+        )
         seen = f"{room.shm.free / GIB:.1f} of {room.shm.size / GIB:.1f} GiB free"
         yield judged(room.shm.free >= SHM, "/dev/shm", seen, remedy)
 

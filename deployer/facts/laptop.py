@@ -32,7 +32,9 @@ class Rsync:
 @dataclass(frozen=True)
 class Laptop:
     """`keys` is the number of keys in the agent, None where there is no agent; `identities` are the private keys on
-    disk that the way to the host names; `unset` the variables that the inventory wants from here and that are not set.
+    disk that the way to the host names, None where there is no way; `unset` the variables that the inventory wants
+    from here and that are not set; `wheels` counts those in the wheelhouse, None where there is to be none; `free` is
+    the room for them in bytes.
     """
 
     system: str
@@ -41,7 +43,7 @@ class Laptop:
     openssh: str
     rsync: Rsync
     keys: int | None
-    identities: tuple[Path, ...] = ()
+    identities: tuple[Path, ...] | None = ()
     unset: tuple[str, ...] = ()
     wheels: int | None = None
     free: int = 0
@@ -66,7 +68,7 @@ def parse_agent(text: str, code: int) -> int | None:
 
 def read(inventory: Inventory, hops: tuple[Hop, ...], environment: Mapping[str, str] = os.environ) -> Laptop:
     """Looks at this machine; changes nothing. `hops` is the way to the host, empty for this machine itself."""
-    identities = dict.fromkeys(key for hop in hops for key in hop.identities if key.is_file())
+    identities = tuple(dict.fromkeys(key for hop in hops for key in hop.identities if key.is_file()))
     wanted = (value[1:] for value in inventory.serve.environment.values() if value.startswith("$"))
     house = inventory.install.wheelhouse if inventory.install.source == "wheelhouse" else None
     return Laptop(
@@ -76,7 +78,7 @@ def read(inventory: Inventory, hops: tuple[Hop, ...], environment: Mapping[str, 
         openssh=parse_openssh(_said("ssh", "-V")[0]),
         rsync=parse_rsync(_said("rsync", "--version")[0]),
         keys=parse_agent(*_said("ssh-add", "-l")),
-        identities=tuple(identities),
+        identities=identities if hops else None,
         unset=tuple(name for name in wanted if name not in environment),
         wheels=None if house is None else len(list(house.glob("*.whl"))),
         free=shutil.disk_usage(_existing(house or Path.cwd())).free,

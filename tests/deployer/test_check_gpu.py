@@ -81,6 +81,7 @@ def test_libraries_that_differ_from_the_module_are_found_while_nvidia_smi_still_
         ("no_devices", "No devices were found", "pass /dev/nvidia*"),
         ("cgroup_lost", "NVML: Unknown Error", "pct reboot"),
         ("fell_off_the_bus", "GPU is lost", "Xid"),
+        ("a6000_one_lost", "device handle", "fell off the bus"),
         ("no_nvml", "couldn't find libnvidia-ml", "install libnvidia-ml"),
         ("driver_470_unknown_field", "not a valid field", "too old"),
     ],
@@ -103,6 +104,15 @@ def test_no_answer_has_a_remedy_by_its_words(name: str, seen: str, remedy: str) 
 def test_a_card_that_answers_with_words_is_named(name: str, seen: str) -> None:
     found = finding(on(name), "gpu state")
     assert (found.level, found.seen) == (Level.FAIL, seen)
+
+
+def test_a_warning_is_said_and_the_cards_that_answer_are_judged() -> None:
+    warned = on("a6000_inforom_corrupted")
+    assert finding(warned, "gpu warning").level is Level.WARN
+    assert "gpu" not in subjects(warned)
+    assert finding(warned, "gpus").level is Level.OK
+    lost = finding(on("a6000_one_lost"), "gpus")
+    assert (lost.level, lost.seen) == (Level.FAIL, "1 x NVIDIA RTX A6000")
 
 
 def test_the_remedy_of_a_card_without_numbers_depends_on_the_word() -> None:

@@ -57,7 +57,7 @@ def test_this_machine_as_it_is(tmp_path: Path, drafter: Path) -> None:
     assert seen.python >= (3, 11)
     assert seen.openssh
     assert seen.free > 0
-    assert (seen.wheels, seen.unset) == (None, ())
+    assert (seen.wheels, seen.unset, seen.identities) == (None, (), None)
     wanting = inventory.model_copy(
         update={"serve": inventory.serve.model_copy(update={"environment": {"A": "$ONE", "B": "$TWO", "C": "plain"}})}
     )
@@ -75,8 +75,8 @@ def test_a_good_laptop() -> None:
         ({"rsync": Rsync()}, "rsync", Level.WARN, "absent", "install rsync 3.1"),
         ({"rsync": Rsync("openrsync", (2, 6, 9))}, "rsync", Level.WARN, "openrsync 2.6.9", "brew install rsync"),
         ({"rsync": Rsync("rsync", (2, 6, 9))}, "rsync", Level.WARN, "rsync 2.6.9", "brew install rsync"),
-        ({"keys": None}, "keys", Level.FAIL, "no agent, none on disk", "ssh-keygen"),
-        ({"keys": 0}, "keys", Level.FAIL, "0 in the agent", "ssh-add"),
+        ({"keys": None}, "keys", Level.WARN, "no agent, none on disk", "ssh-keygen"),
+        ({"keys": 0}, "keys", Level.WARN, "0 in the agent", "ssh-add"),
         ({"unset": ("API_KEY",)}, "environment", Level.FAIL, "$API_KEY not set", "export API_KEY"),
     ],
 )
@@ -89,6 +89,8 @@ def test_what_a_laptop_may_lack(change: dict[str, Any], subject: str, level: Lev
 
 def test_a_key_on_disk_is_as_good_as_an_agent() -> None:
     assert on_laptop(replace(GOOD, keys=None, identities=(Path("/k"),)), "keys").level is Level.OK
+    local = replace(GOOD, keys=None, identities=None)
+    assert "keys" not in {finding.subject for finding in laptop_findings(local, PRODUCTION)}, "nobody is asked for one"
 
 
 def test_an_empty_wheelhouse_wants_room_and_pip() -> None:

@@ -85,6 +85,18 @@ def test_no_word_in_any_column_is_taken_for_a_number(cell: str, column: int) -> 
     assert found.failure is None
 
 
+def test_a_warning_beside_an_answer_is_no_failure() -> None:
+    warned = read("a6000_inforom_corrupted")
+    assert (len(warned.cards), warned.failure) == (2, None)
+    assert warned.warning == "WARNING: infoROM is corrupted at gpu 0000:81:00.0"
+
+
+def test_one_lost_card_leaves_the_other() -> None:
+    lost = read("a6000_one_lost")
+    assert [card.index for card in lost.cards] == [0]
+    assert lost.failure == "Unable to determine the device handle for GPU0000:81:00.0: Unknown Error"
+
+
 def test_modes() -> None:
     assert [(card.mig, card.mode) for card in read("h100_mig").cards] == [(True, "Default")]
     assert [(card.mig, card.mode) for card in read("tesla_v100_prohibited").cards] == [
