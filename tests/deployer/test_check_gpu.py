@@ -181,7 +181,7 @@ def test_memory_that_another_holds_is_named_with_its_unit_before_anything_loads(
     assert "--replace mtp-vllm.service" in found.remedy
     shell = finding(on("a6000_pair_held_by_shell"), "free gpu memory")
     assert "held by python (pid 4242, 28100 MiB, session-7.scope), python3 (pid 5151)" in shell.seen
-    assert "--replace UNIT" in shell.remedy, "a session is no unit to stop"
+    assert "--replace UNIT" in shell.remedy, "a login is no unit to stop"
     assert "free gpu memory" not in subjects(on("a6000_pair_held_by_unit", service=RUNNING)), "we hold it ourselves"
 
 

@@ -102,7 +102,7 @@ def test_a_temporary_folder_without_exec_is_fine() -> None:
     assert "mount /tmp" not in subjects(fit(room=disks(LARGE, temporary=Disk("/tmp", 1, 1, 1, frozenset({"noexec"})))))
 
 
-def test_shared_memory_matters_to_several_gpus() -> None:
+def test_dev_shm_matters_to_several_gpus() -> None:
     small = Disk("/dev/shm", 64 << 20, 64 << 20, None)
     found = finding(fit(room=disks(LARGE, shm=small)), "/dev/shm")
     assert (found.level, found.seen) == (Level.FAIL, "0.1 of 0.1 GiB free")
