@@ -35,24 +35,30 @@ def port_is_free(inventory: Inventory, transport: Transport, units: frozenset[st
 
 
 def gpus_are_ready(gpus: Gpus, service_runs: bool, replace: str | None, where: str) -> None:
-    """Raises PreflightError when the GPUs do not answer, or somebody else holds their memory."""
-    if gpus.failure:
+    """Raises PreflightError when a GPU does not answer, or somebody else holds its memory."""
+    amiss = gpus.failure or "; ".join(str(card) for card in gpus.broken)
+    if amiss:
         raise PreflightError(
-            f"nvidia-smi fails: {gpus.failure}",
+            f"nvidia-smi fails: {amiss}",
             where=where,
-            remedy=f"kernel module {gpus.module}, library {gpus.driver}: make them equal; nothing was stopped",
+            remedy=f"{_versions(gpus)}; nothing was stopped. ddtree-deploy check says more",
         )
     held = [card for card in gpus.cards if card.memory_total - card.memory_free > _HELD_MIB]
     if held and not service_runs and replace is None:
-        who = (
-            ", ".join(f"{holder.process} (pid {holder.pid})" for holder in gpus.holders)
-            or "a process not seen from here"
-        )
+        who = ", ".join(str(holder) for holder in gpus.holders) or "a process not seen from here"
         raise PreflightError(
             f"GPU {', '.join(str(card.index) for card in held)} is held by {who}",
             where=where,
             remedy="name its unit with --replace UNIT, or stop it",
         )
+
+
+def _versions(gpus: Gpus) -> str:
+    if gpus.module and gpus.library and gpus.module != gpus.library:
+        return (
+            f"the kernel module is {gpus.module} and the library {gpus.library}: reload the module, or restart the host"
+        )
+    return "see dmesg on the host"
 
 
 def ready(inventory: Inventory, transport: Transport, *, service_runs: bool, replace: str | None) -> Gpus:
@@ -61,7 +67,7 @@ def ready(inventory: Inventory, transport: Transport, *, service_runs: bool, rep
     port_is_free(inventory, transport, units)
     if inventory.install.build == "cpu":
         return Gpus()
-    gpus = gpu.read(transport)
+    gpus = gpu.read(transport, sudo=True)
     gpus_are_ready(gpus, service_runs, replace, transport.name)
     return gpus
 
