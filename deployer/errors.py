@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes of `ddtree-deploy`; stable, scripts rely on them."""
+    """Exit codes of `ddtree-deploy`; stable, scripts rely on them. docs/exit-codes.md is this table for people."""
 
     OK = 0
+    UNEXPECTED = 1
     USAGE = 2
     PREFLIGHT = 3
     TRANSFER = 4
@@ -18,6 +20,46 @@ class Exit(IntEnum):
     LOCKED = 8
     BENCH_REGRESSION = 9
     INTERRUPTED = 130
+
+    @property
+    def label(self) -> str:
+        """How JSON, audit log and notifications call it."""
+        return self.name.lower().replace("_", "-")
+
+
+MEANINGS = {
+    Exit.OK: "done, or nothing to do",
+    Exit.UNEXPECTED: "a bug in this program: the traceback says where; the host's lock was released",
+    Exit.USAGE: "the command line or an inventory asks for something that does not exist; no host was changed",
+    Exit.PREFLIGHT: "the host is not fit for what was asked, or a command on it failed; what served serves on",
+    Exit.TRANSFER: "bytes or answers did not arrive; what did arrive is kept, the same command goes on from there",
+    Exit.INSTALL: "the new release could not be made ready; `current` is as it was",
+    Exit.GATE_FAILED: "the new service did not prove itself; what ran before was restored",
+    Exit.ROLLBACK_FAILED: "neither the new service nor the one before it serves: a person is needed",
+    Exit.LOCKED: "somebody else is deploying to this host",
+    Exit.BENCH_REGRESSION: "the tree accepts less than the chain it contains",
+    Exit.INTERRUPTED: "Ctrl-C, SIGTERM or SIGHUP; the lock was released, the same command goes on from there",
+}
+
+# What a person has to look at first comes first; a code of several hosts is the first of theirs in this order.
+SEVERITY = (
+    Exit.ROLLBACK_FAILED,
+    Exit.GATE_FAILED,
+    Exit.UNEXPECTED,
+    Exit.INTERRUPTED,
+    Exit.INSTALL,
+    Exit.TRANSFER,
+    Exit.BENCH_REGRESSION,
+    Exit.PREFLIGHT,
+    Exit.LOCKED,
+    Exit.USAGE,
+    Exit.OK,
+)
+
+
+def worst(codes: Iterable[Exit]) -> Exit:
+    """The code that speaks for several hosts; OK for none."""
+    return min(codes, key=SEVERITY.index, default=Exit.OK)
 
 
 class DeployError(Exception):

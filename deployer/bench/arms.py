@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from shlex import quote
 
 from deployer.inventory.model import Inventory
+from deployer.inventory.secret import Secret
 from deployer.plan.layout import Layout
 from deployer.serve import decoding
 from deployer.serve.decoding import Decoding
@@ -69,7 +71,13 @@ class Arm:
 
 
 def arms(
-    inventory: Inventory, bench: Bench, engine: Engine, prompts: str, *, nodes: tuple[str, ...], local: dict[str, str]
+    inventory: Inventory,
+    bench: Bench,
+    engine: Engine,
+    prompts: str,
+    *,
+    nodes: tuple[str, ...],
+    secrets: Mapping[str, Secret],
 ) -> tuple[Arm, ...]:
     """Autoregressive, the DFlash chain, and the tree unless the inventory switches it off."""
     kinds = [decoding.autoregressive(), decoding.chain(inventory)]
@@ -78,7 +86,7 @@ def arms(
     place = Place(bench.layout.service, Layout.of(inventory).service, bench.config, bench.environment, bench.port)
     made = []
     for how in kinds:
-        files = render(inventory, place, replace(engine, decoding=how), nodes, local)
+        files = render(inventory, place, replace(engine, decoding=how), nodes, secrets)
         files = replace(files, dropin=files.dropin + _ONCE)
         made.append(Arm(how, files, _digest(inventory, files, prompts)))
     return tuple(made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from deployer.bench.arms import Arm, Bench, arms
@@ -21,7 +20,7 @@ from deployer.push.published import drafter_dir, target_dir
 from deployer.serve import account
 from deployer.serve.decoding import autoregressive
 from deployer.serve.preflight import models_are_there
-from deployer.serve.render import Engine
+from deployer.serve.render import Engine, local_secrets
 from deployer.serve.service import Service
 from deployer.serve.switch import wait_for_memory
 from deployer.transport.base import Transport
@@ -49,7 +48,7 @@ def scene(inventory: Inventory, transport: Transport, nodes: tuple[str, ...] = (
     engine = Engine(venv, target_dir(inventory, transport), drafter_dir(inventory, transport), autoregressive())
     models_are_there(transport, engine.target, engine.drafter)
     runner = Runner(inventory, transport, bench, engine, prompts, jsonl)
-    made = arms(inventory, bench, engine, jsonl, nodes=nodes, local=dict(os.environ))
+    made = arms(inventory, bench, engine, jsonl, nodes=nodes, secrets=local_secrets(inventory))
     return Scene(runner, Store(transport, layout, release), made)
 
 

@@ -70,10 +70,10 @@ class Runner:
             sudo=True,
         )
         contents = (
-            (bench.unit_file, arm.files.unit, 0o644),
-            (f"{bench.unit_file}.d/10-build.conf", arm.files.dropin, 0o644),
-            (bench.config, arm.files.config, 0o644),
-            (bench.environment, arm.files.environment, 0o600),
+            (bench.unit_file, arm.files.text("unit"), 0o644),
+            (f"{bench.unit_file}.d/10-build.conf", arm.files.text("dropin"), 0o644),
+            (bench.config, arm.files.text("config"), 0o644),
+            (bench.environment, arm.files.text("environment"), 0o600),
             (bench.prompts, self.jsonl, 0o644),
         )
         for path, text, mode in contents:

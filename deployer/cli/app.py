@@ -1,32 +1,35 @@
 """ddtree-deploy: the command line.
 
-Errors of the operator's world become sentences and exit codes here, and only here.
+Errors of the operator's world become sentences and exit codes here, and only here; with `--json` a document as well.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import traceback
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
 from deployer import __version__
-from deployer.cli import bench, check, doctor, inventory, lock, look, push, serve, up
+from deployer.cli import bench, check, doctor, inventory, lock, look, push, serve, up, verb
+from deployer.cli import init as init_verb
 from deployer.cli import install as install_verb
-from deployer.cli.display import err
+from deployer.cli.display import err, out
 from deployer.cli.host import choices
-from deployer.errors import DeployError, Exit
+from deployer.cli.report import report
+from deployer.errors import DeployError, Exit, UsageError
 
 app = typer.Typer(
     name="ddtree-deploy",
     help="Deploys a DFlash drafter with tree speculation on vLLM, over SSH: checked, resumable, reversible.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables, and so secrets
-    add_completion=False,
 )
-for verb in (
+for function in (
     check.check,
     doctor.doctor,
     push.push,
@@ -36,14 +39,15 @@ for verb in (
     up.up,
     look.status,
     look.logs,
-    look.tunnel,
     look.smoke,
     serve.stop,
     serve.rollback,
     serve.uninstall,
     lock.lock,
 ):
-    app.command()(verb)
+    verb.add(app, function)
+verb.add(app, look.tunnel, several=False)
+verb.add(app, init_verb.init, several=False)
 app.add_typer(inventory.app, name="inventory")
 
 
@@ -63,17 +67,46 @@ def _before(
     choices.local = local
 
 
-def main() -> None:
+def main() -> NoReturn:
     """The console script. SIGTERM and SIGHUP end like Ctrl-C, so that locks are released."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
+    report.json = out.stderr = "--json" in sys.argv[1:]
+    code, error = _ended()
+    if report.json and not report.printed and (report.verb or error):
+        print(report.text(code, error), flush=True)
+    sys.exit(int(code))
+
+
+def _ended() -> tuple[Exit, DeployError | None]:
+    """Runs the verb; says how it ended, and why if not well."""
     try:
-        app()
+        returned = app(standalone_mode=False)
     except DeployError as error:
         err.print(f"error: {error}", markup=False, style="red", soft_wrap=True)
-        sys.exit(int(error.exit_code))
-    except KeyboardInterrupt:
-        sys.exit(int(Exit.INTERRUPTED))
+        return error.exit_code, error
+    except typer.TyperException as error:
+        return Exit.USAGE, _misused(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED, DeployError("interrupted", remedy="the same command goes on from there")
+    except BrokenPipeError:
+        # Whoever read our output has gone; what else is buffered must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.UNEXPECTED, DeployError("nobody reads the output any more", where="stdout")
+    except Exception as error:
+        traceback.print_exc()
+        return Exit.UNEXPECTED, DeployError(f"a bug: {type(error).__name__}", remedy="report it with the traceback")
+    code = Exit(returned) if isinstance(returned, int) else Exit.OK
+    return code, DeployError("interrupted") if code is Exit.INTERRUPTED and not report.fleet else None
+
+
+def _misused(error: typer.TyperException) -> UsageError:
+    """A command line that nobody understands. Without any words it is a wish for help, which was printed."""
+    what = error.format_message()
+    usage = UsageError(what, where="the command line", remedy="ddtree-deploy --help")
+    if what:
+        err.print(f"error: {usage}", markup=False, style="red", soft_wrap=True)
+    return usage
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,7 @@
-"""What the operator sees: plans, running steps with rate and remaining time, findings."""
+"""What the operator sees: plans, running steps with rate and remaining time, findings.
+
+Everything shown here is reported too: with `--json` people are shown it on stderr, and programs read it on stdout.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from deployer.cli.report import report
 from deployer.facts.finding import Finding, Level
 from deployer.plan.step import Plan, Step
 
@@ -23,11 +27,32 @@ COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 def show_plan(plan: Plan) -> None:
     """Steps with their reasons; nothing is done."""
     for step in plan.steps:
+        report.step(step, "pending" if step.needed else "unneeded")
         mark = "[bold]+[/]" if step.needed else "[dim]=[/]"
         out.print(f"{mark} {escape(step.verb)}: {escape(step.title)}\n    [dim]{escape(step.reason)}[/]")
 
 
+def show_undecided(verb: str, after: str, why: str) -> None:
+    """A verb whose steps depend on an earlier one that is still to be done."""
+    report.step(Step(verb, verb, f"decided after {after} ({why})"), "undecided")
+    out.print(f"? {verb}: decided after {after} ({why})", markup=False)
+
+
+def show_line(line: str) -> None:
+    """One line of a log, as it is."""
+    report.line(line)
+    out.print(line, markup=False)
+
+
+def warn(line: str) -> None:
+    """Something went wrong that fails nothing."""
+    report.warnings.append(line)
+    err.print(f"warning: {line}", markup=False, style="yellow", soft_wrap=True)
+
+
 def show_findings(findings: Iterable[Finding]) -> None:
+    findings = tuple(findings)
+    report.found(findings)
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         colour = COLOURS[finding.level]
@@ -38,6 +63,8 @@ def show_findings(findings: Iterable[Finding]) -> None:
 
 def show_rows(rows: Iterable[tuple[str, str]]) -> None:
     """Labels and values."""
+    rows = tuple(rows)
+    report.rows(rows)
     table = Table(box=None, pad_edge=False, show_header=False)
     for label, value in rows:
         table.add_row(f"[dim]{escape(label)}[/]", escape(value))
@@ -72,9 +99,11 @@ class PlanDisplay:
         self._bar.stop()
 
     def unneeded(self, step: Step) -> None:
+        report.step(step, "unneeded")
         self._console.print(f"[dim]= {escape(step.verb)}: {escape(step.title)} ({escape(step.reason)})[/]")
 
     def begins(self, step: Step) -> None:
+        report.step(step, "failed")  # until it has ended
         self._tenth = -1
         if self._console.is_terminal:
             self._title = f"{step.verb}: {escape(step.title)}"
@@ -83,10 +112,12 @@ class PlanDisplay:
             self._console.print(f"> {escape(step.verb)}: {escape(step.title)}\n    {escape(step.reason)}")
 
     def ends(self, step: Step, seconds: float) -> None:
+        report.step(step, "done", round(seconds, 3))
         self._remove()
         self._console.print(f"[green]+[/] {escape(step.verb)}: {escape(step.title)} [dim]{seconds:.1f} s[/]")
 
     def say(self, line: str) -> None:
+        report.line(line)
         if self._task is None:
             self._console.print(f"    [dim]{escape(line)}[/]")
         else:

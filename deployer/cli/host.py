@@ -9,16 +9,30 @@ from typing import Annotated
 
 import typer
 
-from deployer.cli.display import PlanDisplay, out, show_plan
-from deployer.inventory.load import load
+from deployer.cli.display import PlanDisplay, out, show_plan, warn
+from deployer.errors import DeployError
+from deployer.inventory.load import load, names
 from deployer.inventory.model import Inventory
 from deployer.plan.apply import apply
+from deployer.plan.audit import Entry
 from deployer.plan.layout import Layout
+from deployer.plan.notify import notify
 from deployer.plan.step import Plan
 from deployer.transport.base import Transport
 from deployer.transport.open import opened
 
-HostName = Annotated[str, typer.Argument(metavar="HOST", help="a name in inventory/, or a .toml file")]
+
+def complete_host(incomplete: str) -> list[str]:
+    """Names for the shell; a mistake in a file is no reason to print anything while somebody types."""
+    try:
+        return [name for name in names() if name.startswith(incomplete)]
+    except DeployError:
+        return []
+
+
+HostName = Annotated[
+    str, typer.Argument(metavar="HOST", help="a name in inventory/, or a .toml file", autocompletion=complete_host)
+]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="print the steps and their reasons, change nothing")]
 Builder = Callable[[Inventory, Transport], Plan]
 
@@ -44,6 +58,10 @@ class Host:
     def layout(self) -> Layout:
         return Layout.of(self.inventory)
 
+    def ended(self, entry: Entry) -> None:
+        """A change has ended: whoever the inventory names is told."""
+        notify(self.inventory.notify, self.inventory.name, entry, warn)
+
 
 @contextmanager
 def reached(name: str) -> Iterator[Host]:
@@ -61,6 +79,6 @@ def carry_out(name: str, verb: str, build: Builder, *, plan_only: bool = False) 
             show_plan(plan)
             return
         with PlanDisplay() as display:
-            apply(plan, host.transport, host.layout, verb=verb, progress=display)
+            apply(plan, host.transport, host.layout, verb=verb, progress=display, ended=host.ended)
         if not plan.pending:
             out.print("nothing to do")

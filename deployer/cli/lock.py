@@ -6,21 +6,51 @@ from typing import Annotated
 
 import typer
 
-from deployer.cli.display import out
-from deployer.cli.host import HostName, reached
-from deployer.plan.lock import break_it, look
+from deployer.cli.display import PlanDisplay, out, show_plan
+from deployer.cli.host import Host, HostName, PlanOnly, reached
+from deployer.cli.report import report
+from deployer.errors import UsageError
+from deployer.plan import audit
+from deployer.plan.apply import run
+from deployer.plan.audit import Entry
+from deployer.plan.lock import Owner, break_it, look
+from deployer.plan.step import Plan, Progress, Step
+
+Break = Annotated[
+    str | None,
+    typer.Option("--break", metavar="REASON", help="remove it, whoever holds it; the audit log keeps the reason"),
+]
 
 
-def lock(
-    host: HostName, force: Annotated[bool, typer.Option("--break", help="remove it, whoever holds it")] = False
-) -> None:
+def lock(host: HostName, reason: Break = None, plan: PlanOnly = False) -> None:
     """Shows who holds the host's deployment lock; --break removes one whose owner was killed."""
+    if reason is not None and not reason.strip():
+        raise UsageError("--break needs a reason", remedy='e.g. --break "the laptop died"')
     with reached(host) as reached_host:
         owner = look(reached_host.transport, reached_host.layout)
-        if owner is None:
-            out.print("not locked")
-        elif force:
-            break_it(reached_host.transport, reached_host.layout)
-            out.print(f"broken: {owner}")
-        else:
-            out.print(str(owner))
+        report.owner(owner)
+        if reason is None:
+            out.print(str(owner or "not locked"), markup=False)
+            return
+        steps = breaking(reached_host, owner, reason)
+        if plan:
+            show_plan(steps)
+            return
+        with PlanDisplay() as display:
+            run(steps, display)
+        report.owner(None)
+
+
+def breaking(host: Host, owner: Owner | None, reason: str) -> Plan:
+    """The step that removes `owner`'s lock and says so in the audit log."""
+    if owner is None:
+        return Plan(host.inventory.name, (Step("lock", "break", "not locked"),))
+
+    def remove(progress: Progress) -> None:
+        break_it(host.transport, host.layout, owner)
+        entry = Entry.of("lock", [f"broke the lock of {owner}"], reason=reason)
+        audit.write(host.transport, host.layout, entry)
+        host.ended(entry)
+        progress.say(f"broken: {owner}")
+
+    return Plan(host.inventory.name, (Step("lock", "break", f"{owner}; because: {reason}", remove),))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import threading
 from typing import Annotated
 
 import typer
 
-from deployer.cli.display import PlanDisplay, out, show_rows
+from deployer.cli.display import PlanDisplay, out, show_line, show_rows
 from deployer.cli.host import HostName, reached
+from deployer.cli.report import report
+from deployer.errors import Exit, UsageError
 
-Lines = Annotated[int, typer.Option("-n", "--lines", min=1, help="how many of the last lines")]
-Follow = Annotated[bool, typer.Option("-f", "--follow", help="keep printing new ones; Ctrl-C ends it")]
+Lines = Annotated[int, typer.Option("--lines", "-n", min=1, help="how many of the last lines")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="keep printing new ones; Ctrl-C ends it")]
 LocalPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="the port here; 0 is any free one")]
 
 
@@ -26,11 +29,14 @@ def status(host: HostName) -> None:
 
 def logs(host: HostName, lines: Lines = 100, follow: Follow = False) -> None:
     """Prints the service's journal."""
+    if follow and report.json:
+        raise UsageError("--follow has no end, and --json is one document at the end", remedy="leave one of them out")
+    report.lines = []
     with reached(host) as reached_host:
         unit = shlex.quote(reached_host.layout.unit)
         command = f"journalctl --no-pager -o short-iso -u {unit} -n {lines}{' -f' if follow else ''}"
         for line in reached_host.transport.stream(command, sudo=True, timeout=86400.0 if follow else 60.0):
-            typer.echo(line)
+            show_line(line)
 
 
 def tunnel(host: HostName, port: LocalPort = 0) -> None:
@@ -38,7 +44,12 @@ def tunnel(host: HostName, port: LocalPort = 0) -> None:
     with reached(host) as reached_host:
         serve = reached_host.inventory.serve
         with reached_host.transport.forward("127.0.0.1", serve.port, port) as here:
-            out.print(f"http://127.0.0.1:{here}/v1 is {serve.served_model_name} on {host}; Ctrl-C closes it")
+            url = f"http://127.0.0.1:{here}/v1"
+            report.rows([("url", url), ("model", serve.served_model_name)])
+            out.print(f"{url} is {serve.served_model_name} on {host}; Ctrl-C closes it")
+            if report.json:  # now: who waits for its end has no use for it
+                print(report.text(Exit.OK), flush=True)
+            sys.stdout.flush()
             threading.Event().wait()
 
 
@@ -46,5 +57,6 @@ def smoke(host: HostName) -> None:
     """Proves a running service; exit code 0 only if every assertion holds."""
     from deployer.serve.smoke import smoke as prove
 
+    report.lines = []
     with reached(host) as reached_host, PlanDisplay() as display:
         prove(reached_host.inventory, reached_host.transport, display)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from deployer.cli.bench import TakeGpu
+from deployer.cli.bench import TakeGpu, show_bench
 from deployer.cli.check import examine
-from deployer.cli.display import PlanDisplay, out, show_plan
+from deployer.cli.display import PlanDisplay, out, show_plan, show_undecided
 from deployer.cli.host import Builder, Host, HostName, PlanOnly, reached
 from deployer.cli.serve import Replace
 from deployer.errors import PreflightError
-from deployer.plan.apply import audited, run
-from deployer.plan.lock import held
+from deployer.plan.apply import deploying, run
 
 Stage = tuple[str, Builder]
 
@@ -21,7 +20,6 @@ Stage = tuple[str, Builder]
 def up(host: HostName, replace: Replace = None, take_gpu: TakeGpu = False, plan: PlanOnly = False) -> None:
     """check, push, install, bench, serve and its gate. Run again, it changes nothing and says why."""
     from deployer.bench.plan import plan as bench
-    from deployer.bench.report import last
     from deployer.install.plan import plan as install
     from deployer.push.plan import plan as push
     from deployer.serve.plan import plan as serve
@@ -38,7 +36,7 @@ def up(host: HostName, replace: Replace = None, take_gpu: TakeGpu = False, plan:
             foresee(reached_host, stages)
             return
         changed = climb(reached_host, stages)
-        out.print(last(reached_host.inventory, reached_host.transport) or "")
+        show_bench(reached_host)
         out.print(f"{host} serves{'' if changed else '; nothing was changed'}. Reach it: ddtree-deploy tunnel {host}")
 
 
@@ -53,8 +51,7 @@ def climb(host: Host, stages: Sequence[Stage]) -> bool:
         for _, build in stages:
             plan = build(host.inventory, host.transport)
             if plan.pending and done is None:
-                stack.enter_context(held(host.transport, host.layout, "up"))
-                done = stack.enter_context(audited(host.transport, host.layout, "up"))
+                done = stack.enter_context(deploying(host.transport, host.layout, "up", host.ended))
             run(plan, display, done)
     return done is not None
 
@@ -68,7 +65,7 @@ def foresee(host: Host, stages: Sequence[Stage]) -> None:
         except PreflightError as error:
             if not undecided:
                 raise
-            out.print(f"? {verb}: decided after {undecided} ({error.what})")
+            show_undecided(verb, undecided, error.what)
             continue
         show_plan(plan)
         undecided = verb if plan.pending and not undecided else undecided

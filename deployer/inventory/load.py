@@ -6,7 +6,7 @@ import os
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -54,14 +54,49 @@ def find(name_or_path: str) -> Path:
 def load(name_or_path: str) -> Inventory:
     """The inventory of a host, by name or by its file's path, with every laptop path made absolute."""
     path = find(name_or_path)
+    return parse(_text(path), path)
+
+
+def parse(text: str, path: Path) -> Inventory:
+    """The inventory that a file's text is; `path` is where it is or will be."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not valid TOML: {error}", where=str(path), remedy="mend the file at that line") from error
-    try:
-        return Inventory.model_validate(data, context={"folder": path.parent})
+        return Inventory.model_validate(_toml(text, path), context={"folder": path.parent})
     except ValidationError as error:
         raise _explained(error, path) from error
+
+
+def members(group: str) -> tuple[str, ...]:
+    """The hosts whose files name `group`, sorted. UsageError if there is none, or if a file cannot be read: who is
+    left out would not be known.
+    """
+    groups = {name: _groups(path) for name, path in names().items()}
+    found = tuple(sorted(name for name, own in groups.items() if group in own))
+    if not found:
+        known = sorted({own for several in groups.values() for own in several})
+        near = get_close_matches(group, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known groups: {', '.join(known) or 'none'}"
+        raise UsageError(f"no host is in group {group!r}", remedy=f'{hint}; a host\'s file says groups = ["{group}"]')
+    return found
+
+
+def _groups(path: Path) -> frozenset[str]:
+    own = _toml(_text(path), path).get("groups", ())
+    return frozenset(map(str, own)) if isinstance(own, list) else frozenset()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is not text: {error}"
+        raise UsageError(f"the inventory cannot be read: {reason}", where=str(path)) from error
+
+
+def _toml(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"not valid TOML: {error}", where=str(path), remedy="mend the file at that line") from error
 
 
 def _explained(error: ValidationError, path: Path) -> UsageError:
@@ -86,7 +121,10 @@ def _problem(location: tuple[int | str, ...], kind: str, message: str) -> tuple[
 def _section_of(location: tuple[int | str, ...]) -> type[BaseModel]:
     """The model class that a location in the file belongs to."""
     section: type[BaseModel] = Inventory
+    annotation: Any = section
     for part in location:
-        annotation: Any = section.model_fields[str(part)].annotation
-        section = annotation
+        # A table with free keys leads to what its values are.
+        table = get_origin(annotation) is dict
+        annotation = get_args(annotation)[1] if table else annotation.model_fields[str(part)].annotation
+    section = annotation
     return section

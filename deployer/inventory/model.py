@@ -6,12 +6,15 @@ Paths on the laptop may be relative: to the folder of the inventory file. Paths 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from deployer.inventory.paths import HostPath, Identifier, LaptopPath, ProfileReference, SshWord
+from deployer.inventory.secret import SecretSource
 
+SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD)$")
 OptionValue = str | int | float | bool | list[str] | dict[str, object]
 
 
@@ -87,13 +90,29 @@ class Serve(Section):
     port: int = Field(default=8000, ge=1, le=65535)
     served_model_name: str
     options: dict[str, OptionValue] = Field(default_factory=dict)
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict, description="variables of the service, as they are")
+    secrets: dict[str, SecretSource] = Field(
+        default_factory=dict,
+        description="variables whose values only the laptop has, e.g. VLLM_API_KEY = { env = NAME } or { file = PATH }",
+    )
     gate_timeout: float = Field(default=1200.0, gt=0, description="seconds until the service must have proved itself")
     min_acceptance_length: float = Field(default=1.5, ge=1.0)
     prompt: str = "The capital of France is"
     expect: str | None = Field(
         default=None, description="text that the completion of `prompt` must contain, at temperature 0"
     )
+
+    @model_validator(mode="after")
+    def _no_secret_is_written_out(self) -> Self:
+        for name, value in self.environment.items():
+            if value.startswith("$") or SECRET_NAME.search(name):
+                raise ValueError(
+                    f"{name} does not belong into environment: an inventory is no place for secrets; "
+                    f'use [serve.secrets] {name} = {{ env = "NAME" }} or {{ file = "PATH" }}'
+                )
+        if both := self.environment.keys() & self.secrets.keys():
+            raise ValueError(f"{', '.join(sorted(both))} is in both environment and secrets")
+        return self
 
 
 class Bench(Section):
@@ -108,11 +127,19 @@ class Bench(Section):
     )
 
 
+class Notify(Section):
+    """Who is told of every change: a command on the laptop, which reads the event as JSON from its stdin."""
+
+    command: tuple[str, ...] = Field(default=(), description="program and arguments; run without a shell")
+    timeout: float = Field(default=10.0, gt=0, description="seconds")
+
+
 class Inventory(Section):
     """One host."""
 
     name: SshWord
     description: str = ""
+    groups: tuple[Identifier, ...] = Field(default=(), description="names under which --group finds it")
     root: HostPath = Field(
         default="/opt/ddtree", description="absolute folder on the host for releases, models and state"
     )
@@ -126,3 +153,4 @@ class Inventory(Section):
     tree: Tree = Tree()
     serve: Serve
     bench: Bench = Bench()
+    notify: Notify = Notify()

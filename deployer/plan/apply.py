@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import getpass
-import json
-import shlex
-import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
-from deployer.errors import DeployError
+from deployer.errors import DeployError, InstallError, PreflightError, TransferError
+from deployer.plan import audit
+from deployer.plan.audit import Entry
 from deployer.plan.layout import Layout
 from deployer.plan.lock import held
+from deployer.plan.signals import held_back
 from deployer.plan.step import Plan, Progress, Step
 from deployer.transport.base import Transport
+from deployer.transport.shell import CommandError
+
+# What a failed command means in the middle of these; elsewhere the host is not fit for what was asked.
+FAILURES: dict[str, type[DeployError]] = {"push": TransferError, "install": InstallError}
 
 
 class PlanProgress(Progress, Protocol):
@@ -47,12 +49,21 @@ class Silent:
     def ends(self, step: Step, seconds: float) -> None: ...
 
 
-def apply(plan: Plan, transport: Transport, layout: Layout, *, verb: str, progress: PlanProgress) -> None:
+Ended = Callable[[Entry], None]
+
+
+def unheard(entry: Entry) -> None:
+    """Nobody is told."""
+
+
+def apply(
+    plan: Plan, transport: Transport, layout: Layout, *, verb: str, progress: PlanProgress, ended: Ended = unheard
+) -> None:
     """Runs the pending steps of `plan` in order. A plan without any takes no lock and leaves no trace."""
     if not plan.pending:
         run(plan, progress)
         return
-    with held(transport, layout, verb), audited(transport, layout, verb) as done:
+    with deploying(transport, layout, verb, ended) as done:
         run(plan, progress, done)
 
 
@@ -64,37 +75,49 @@ def run(plan: Plan, progress: PlanProgress, done: list[str] | None = None) -> No
             continue
         progress.begins(step)
         start = time.monotonic()
-        step.action(progress)
+        try:
+            step.action(progress)
+        except CommandError as error:
+            raise _failed(step, error.what, error.where, error.remedy) from error
+        except OSError as error:
+            # Of this machine: a host's own arrive as results of commands.
+            where = str(error.filename or "this machine")
+            raise _failed(step, error.strerror or str(error), where, "mend that and run the same again") from error
         progress.ends(step, time.monotonic() - start)
         if done is not None:
             done.append(f"{step.verb}: {step.title}")
 
 
+def _failed(step: Step, what: str, where: str, remedy: str) -> DeployError:
+    return FAILURES.get(step.verb, PreflightError)(what, where=where, remedy=remedy)
+
+
 @contextmanager
-def audited(transport: Transport, layout: Layout, verb: str) -> Iterator[list[str]]:
-    """Writes who did what and how it ended, however the block is left;
-    the yielded list takes the titles of steps done.
+def deploying(transport: Transport, layout: Layout, verb: str, ended: Ended = unheard) -> Iterator[list[str]]:
+    """Under the host's lock; however the block is left, the audit log gets its line, and then `ended` is told.
+
+    The yielded list takes the titles of steps done. Whoever finds the host locked leaves no line.
     """
+    entries: list[Entry] = []
+    try:
+        with held(transport, layout, verb), _audited(transport, layout, verb, entries) as done:
+            yield done
+    finally:
+        for entry in entries:
+            ended(entry)
+
+
+@contextmanager
+def _audited(transport: Transport, layout: Layout, verb: str, entries: list[Entry]) -> Iterator[list[str]]:
     done: list[str] = []
     try:
         yield done
     except BaseException as error:
-        with suppress(DeployError):  # the connection may be what failed
-            _write(transport, layout, verb, done, f"{type(error).__name__}: {error}".splitlines()[0])
+        entries.append(Entry.of(verb, done, error))
+        with suppress(DeployError), held_back():  # the connection may be what failed
+            audit.write(transport, layout, entries[0])
         raise
     if done:
-        _write(transport, layout, verb, done, "ok")
-
-
-def _write(transport: Transport, layout: Layout, verb: str, done: list[str], outcome: str) -> None:
-    """Appends one line; not on a host whose root is gone (after uninstall) or was never made."""
-    line = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "who": f"{getpass.getuser()}@{socket.gethostname()}",
-        "verb": verb,
-        "steps": done,
-        "outcome": outcome,
-    }
-    root, state, audit = (shlex.quote(path) for path in (layout.root, layout.state, layout.audit))
-    command = f"test -d {root} || exit 0; mkdir -p {state} && cat >>{audit}"
-    transport.run(command, sudo=True, stdin=(json.dumps(line) + "\n").encode())
+        entries.append(Entry.of(verb, done))
+        with held_back():
+            audit.write(transport, layout, entries[0])

@@ -4,18 +4,17 @@ what.
 
 from __future__ import annotations
 
-import getpass
 import json
 import shlex
-import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
-from deployer.errors import DeployError, LockedError
+from deployer.errors import DeployError, LockedError, PreflightError
 from deployer.plan.layout import Layout
+from deployer.plan.person import me, now
+from deployer.plan.signals import held_back
 from deployer.transport.base import Transport
 
 TAKEN = 75  # the shell's answer when the folder is there already (EX_TEMPFAIL)
@@ -23,7 +22,7 @@ TAKEN = 75  # the shell's answer when the folder is there already (EX_TEMPFAIL)
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a lock, since when (UTC), doing what."""
+    """Who holds a lock, since when (UTC), doing what. `token` tells two locks of one person apart."""
 
     who: str
     since: str
@@ -32,8 +31,7 @@ class Owner:
 
     @classmethod
     def me(cls, verb: str) -> Owner:
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(who=f"{getpass.getuser()}@{socket.gethostname()}", since=since, verb=verb, token=uuid.uuid4().hex)
+        return cls(who=me(), since=now(), verb=verb, token=uuid.uuid4().hex)
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
@@ -44,33 +42,56 @@ class Owner:
             return None
 
     def __str__(self) -> str:
-        return f"{self.who}, {self.verb}, since {self.since}"
+        return f"{self.who}, {self.verb}, since {self.since}" if self.token else "its owner left no name"
+
+
+NAMELESS = Owner(who="", since="", verb="", token="")
 
 
 @contextmanager
 def held(transport: Transport, layout: Layout, verb: str) -> Iterator[None]:
-    """Holds the host's lock; released however the block is left. Raises LockedError that says who holds it."""
-    owner = Owner.me(verb)
-    _take(transport, layout, owner)
+    """Holds the host's lock; released however the block is left. Raises LockedError that says who holds it.
+
+    Signals wait while it is taken and while it is released: neither is ever half done.
+    """
+    owner, refused = Owner.me(verb), False
     try:
+        with held_back():
+            try:
+                _take(transport, layout, owner)
+            except (LockedError, PreflightError):
+                refused = True
+                raise
         yield
     except BaseException:
         # The first error is the one to show; a lock that stays is named to the next who meets it.
-        with suppress(DeployError):
-            _release(transport, layout, owner)
+        # After a broken line it may have been taken or not: a release is right in both cases.
+        with suppress(DeployError), held_back():
+            if not refused:
+                _release(transport, layout, owner)
         raise
-    _release(transport, layout, owner)
+    with held_back():
+        _release(transport, layout, owner)
 
 
 def look(transport: Transport, layout: Layout) -> Owner | None:
-    """Who holds the lock, or None."""
-    result = transport.run(f"cat {_owner_file(layout)}", sudo=True, check=False)
-    return Owner.parse(result.stdout) if result.ok else None
+    """Who holds the lock, or None; NAMELESS when its writer was killed before it left a name."""
+    command = f"test -d {shlex.quote(layout.lock)} || exit 0; cat {_owner_file(layout)} 2>/dev/null; echo"
+    said = transport.run(command, sudo=True).stdout
+    return (Owner.parse(said) or NAMELESS) if said else None
 
 
-def break_it(transport: Transport, layout: Layout) -> None:
-    """Removes the lock whoever holds it."""
-    transport.run(f"rm -rf {shlex.quote(layout.lock)}", sudo=True)
+def break_it(transport: Transport, layout: Layout, owner: Owner) -> None:
+    """Removes the lock that `owner` was seen to hold. Raises LockedError if somebody else has taken it meanwhile."""
+    folder = shlex.quote(layout.lock)
+    still = f"grep -qsF {shlex.quote(owner.token)}" if owner.token else "! test -s"
+    command = f"if {still} {_owner_file(layout)}; then rm -rf {folder}; else ! test -d {folder}; fi"
+    if not transport.run(command, sudo=True, check=False).ok:
+        raise LockedError(
+            "the lock is no longer the one that was looked at",
+            where=f"{transport.name}:{layout.lock}",
+            remedy=f"see who holds it now: ddtree-deploy lock {transport.name}",
+        )
 
 
 def _owner_file(layout: Layout) -> str:
@@ -86,14 +107,17 @@ def _take(transport: Transport, layout: Layout, owner: Owner) -> None:
     )
     result = transport.run(command, sudo=True, check=False, stdin=json.dumps(asdict(owner)).encode())
     if result.returncode == TAKEN:
-        holder = Owner.parse(result.stdout)
         raise LockedError(
-            f"a deployment is under way: {holder or 'its owner left no name'}",
+            f"a deployment is under way: {Owner.parse(result.stdout) or NAMELESS}",
             where=f"{transport.name}:{layout.lock}",
-            remedy=f"wait for it; if it was killed: ddtree-deploy lock {transport.name} --break",
+            remedy=f"wait for it; if it was killed: ddtree-deploy lock {transport.name} --break REASON",
         )
     if not result.ok:
-        raise DeployError(f"the lock cannot be taken: {result.stderr.strip()}", where=f"{transport.name}:{layout.lock}")
+        raise PreflightError(
+            f"the lock cannot be taken: {result.stderr.strip()}",
+            where=f"{transport.name}:{layout.lock}",
+            remedy="is the file system there full or read-only?",
+        )
 
 
 def _release(transport: Transport, layout: Layout, owner: Owner) -> None:

@@ -18,7 +18,8 @@ _DECIDED = {
     "port": "[serve] port",
     "worker-cls": "[tree]",
     "config": "the deployer",
-    "api-key": "[serve.environment] VLLM_API_KEY, which goes into a file that only root reads",
+    "api-key": "[serve.secrets] VLLM_API_KEY, which goes into a file that only root reads",
+    "hf-token": "[serve.secrets] HF_TOKEN, which goes into a file that only root reads",
 }
 _SPECULATIVE_DECIDED = {"method": "dflash", "model": "[drafter]", "num_speculative_tokens": "[tree] budget"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from shlex import quote
 
@@ -16,7 +15,7 @@ from deployer.push.published import drafter_dir, target_dir
 from deployer.serve import account, decoding, preflight
 from deployer.serve.gate import Wanted
 from deployer.serve.records import SERVING, Record, Records
-from deployer.serve.render import Engine, Files, Place, render
+from deployer.serve.render import Engine, Files, Place, local_secrets, render
 from deployer.serve.service import Service
 from deployer.serve.switch import Switch
 from deployer.transport.base import Transport
@@ -34,7 +33,7 @@ def plan(inventory: Inventory, transport: Transport, *, replace: str | None = No
     folder = Folder(layout.release(state.current))
     engine = Engine(folder.venv, target_dir(inventory, transport), drafter_dir(inventory, transport), how)
     preflight.models_are_there(transport, engine.target, engine.drafter)
-    files = render(inventory, Place.of_service(inventory), engine, gpus.nodes, os.environ)
+    files = render(inventory, Place.of_service(inventory), engine, gpus.nodes, local_secrets(inventory))
     active = records.active()
     account_step = account.step(layout, transport)
     differing = records.in_place(files)

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
-import socket
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from shlex import quote
 
 from deployer.plan.layout import Layout
+from deployer.plan.person import me
 from deployer.serve.options import from_yaml
 from deployer.serve.render import Files
 from deployer.transport.base import Transport
@@ -43,7 +42,7 @@ class Record:
             release=release,
             files=files.digest,
             decoding=decoding,
-            by=f"{getpass.getuser()}@{socket.gethostname()}",
+            by=me(),
             when=now.isoformat(timespec="seconds"),
             replaced=replaced,
         )
@@ -123,8 +122,8 @@ class Records:
             f"umask 077; mkdir -p {folder} && chmod 0755 {quote(self.layout.state)} && {links}", sudo=True
         )
         for file in installed(self.layout):
-            text, path = getattr(files, file.name), f"{self.path(record.id)}/{file.name}"
-            self.transport.write(text.encode(), path, mode=0o600, sudo=True)
+            path = f"{self.path(record.id)}/{file.name}"
+            self.transport.write(files.text(file.name).encode(), path, mode=0o600, sudo=True)
         self.mark(record, record.outcome)
 
     def mark(self, record: Record, outcome: str) -> Record:
@@ -168,7 +167,7 @@ class Records:
 
     def in_place(self, files: Files) -> tuple[str, ...]:
         """Paths whose content on the host is not that of `files`: changed by hand, or never written."""
-        texts = {file.path: getattr(files, file.name) for file in installed(self.layout)}
+        texts = {file.path: files.text(file.name) for file in installed(self.layout)}
         expected = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}
         paths = " ".join(quote(path) for path in expected)
         found = self.transport.run(f"sha256sum {paths} 2>/dev/null || true", sudo=True).stdout

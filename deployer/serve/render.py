@@ -11,6 +11,7 @@ from string import Template
 from deployer.errors import UsageError
 from deployer.install.source import project_path
 from deployer.inventory.model import Inventory
+from deployer.inventory.secret import Secret, read_all
 from deployer.plan.layout import Layout
 from deployer.serve.decoding import Decoding
 from deployer.serve.options import DRAIN_SECONDS, as_yaml, engine_options
@@ -24,17 +25,22 @@ _STOP_MARGIN = 15
 
 @dataclass(frozen=True)
 class Files:
-    """What a deployment writes, as text. `environment` may hold secrets and is never shown."""
+    """What a deployment writes, as text. `environment` may hold secrets: `text` is how it comes out."""
 
     unit: str
     dropin: str
     config: str
-    environment: str
+    environment: Secret
+
+    def text(self, name: str) -> str:
+        """What is written for one of the four."""
+        value: str | Secret = getattr(self, name)
+        return value.reveal() if isinstance(value, Secret) else value
 
     @property
     def digest(self) -> str:
         """Hex SHA-256 over all four: equal files are the same deployment."""
-        texts = [getattr(self, field.name) for field in fields(self)]
+        texts = [self.text(field.name) for field in fields(self)]
         return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
     def __repr__(self) -> str:
@@ -73,15 +79,15 @@ def render(
     place: Place,
     engine: Engine,
     nodes: tuple[str, ...] = (),
-    local: Mapping[str, str] | None = None,
+    secrets: Mapping[str, Secret] | None = None,
 ) -> Files:
-    """All files of one engine. `nodes` are the host's NVIDIA device nodes, `local` the laptop's environment."""
+    """All files of one engine. `nodes` are the host's NVIDIA device nodes, `secrets` what [serve.secrets] names."""
     options = engine_options(inventory, engine.decoding, target=engine.target, drafter=engine.drafter, port=place.port)
     return Files(
         unit=_unit(inventory, place, engine, int(options["shutdown-timeout"])),
         dropin=_dropin(inventory, nodes, str(options["host"])),
         config=as_yaml(options),
-        environment=environment_file(inventory.serve.environment, local or {}),
+        environment=environment_file(inventory.serve.environment, secrets or {}),
     )
 
 
@@ -111,24 +117,21 @@ def _dropin(inventory: Inventory, nodes: tuple[str, ...], host: str) -> str:
     return text + ("\n" + loopback if host.startswith(_LOOPBACK) else "")
 
 
-def environment_file(variables: Mapping[str, str], local: Mapping[str, str]) -> str:
-    """systemd's EnvironmentFile. A value `$NAME` comes from the laptop's environment: no secret is in an inventory."""
+def local_secrets(inventory: Inventory) -> dict[str, Secret]:
+    """What [serve.secrets] names, read on this machine."""
+    return read_all(inventory.serve.secrets, "serve.secrets")
+
+
+def environment_file(variables: Mapping[str, str], secrets: Mapping[str, Secret]) -> Secret:
+    """systemd's EnvironmentFile, as a whole a secret."""
+    values: dict[str, str | Secret] = {**variables, **secrets}
     lines = []
-    for name, value in sorted(variables.items()):
+    for name, value in sorted(values.items()):
         if not name.replace("_", "a").isalnum() or name[0].isdigit():
             raise UsageError(f"[serve.environment] {name} is no name of a variable")
-        text = _local(value[1:], local) if value.startswith("$") else value
+        text = value.reveal() if isinstance(value, Secret) else value
         if "\n" in text:
             raise UsageError(f"[serve.environment] {name} has more than one line")
         quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")
         lines.append(f'{name}="{quoted}"\n')
-    return "".join(lines)
-
-
-def _local(name: str, local: Mapping[str, str]) -> str:
-    if name not in local:
-        raise UsageError(
-            f"[serve.environment] asks for ${name}, which is not set on this machine",
-            remedy=f"export {name} and repeat",
-        )
-    return local[name]
+    return Secret("".join(lines))

@@ -33,7 +33,7 @@ def inventory(**changes: dict[str, Any]) -> Inventory:
 
 
 def made(subject: Inventory, prompts: str = "p") -> tuple[Arm, ...]:
-    return arms(subject, Bench.of(subject), ENGINE, prompts, nodes=(), local={})
+    return arms(subject, Bench.of(subject), ENGINE, prompts, nodes=(), secrets={})
 
 
 def test_three_arms_differ_in_how_they_decode_and_in_nothing_else() -> None:

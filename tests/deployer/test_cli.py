@@ -159,7 +159,7 @@ def test_a_lock_left_behind_is_shown_and_broken(host: Path) -> None:
     )
     try:
         assert deploy("lock", host).stdout == "ann@laptop, up, since 2026-01-01T00:00:00+00:00\n"
-        assert "broken: ann@laptop" in deploy("lock", host, "--break").stdout
+        assert "broken: ann@laptop" in deploy("lock", host, "--break", "her laptop died").stdout
         assert not lock.exists()
         assert deploy("lock", host).stdout == "not locked\n"
     finally:

@@ -13,6 +13,7 @@ import pytest
 from deployer.errors import UsageError
 from deployer.inventory.load import load
 from deployer.inventory.model import Inventory
+from deployer.inventory.secret import Secret
 from deployer.serve import decoding
 from deployer.serve.options import as_yaml, engine_options, from_yaml, normalised
 from deployer.serve.render import Engine, Files, Place, environment_file, render
@@ -195,22 +196,17 @@ def test_a_model_under_a_home_is_bound_into_the_units_view() -> None:
     assert "\nProtectHome=yes\n" in files(inventory("ct129")).unit
 
 
-def test_a_secret_comes_from_the_laptops_environment_and_is_nowhere_but_in_the_environment_file() -> None:
-    subject = inventory("ct129", serve={"environment": {"VLLM_API_KEY": "$DEPLOY_KEY"}})
+def test_a_secret_is_nowhere_but_in_the_environment_file() -> None:
+    subject = inventory("ct129", serve={"secrets": {"VLLM_API_KEY": {"env": "DEPLOY_KEY"}}})
     engine = Engine(VENV, TARGET, DRAFTER, decoding.autoregressive())
-    made = render(subject, Place.of_service(subject), engine, NODES, {"DEPLOY_KEY": "s3cret"})
-    assert made.environment == 'VLLM_API_KEY="s3cret"\n'
-    assert "s3cret" not in made.unit + made.dropin + made.config + repr(made)
-
-
-def test_a_variable_that_is_not_set_here_is_named() -> None:
-    with pytest.raises(UsageError, match=r"\$DEPLOY_KEY"):
-        environment_file({"VLLM_API_KEY": "$DEPLOY_KEY"}, {})
+    made = render(subject, Place.of_service(subject), engine, NODES, {"VLLM_API_KEY": Secret("s3cret")})
+    assert made.text("environment") == 'VLLM_API_KEY="s3cret"\n'
+    assert "s3cret" not in made.unit + made.dropin + made.config + repr(made) + str(made.environment)
 
 
 def test_systemds_quoting_keeps_a_value_as_it_is(tmp_path: Path) -> None:
     value = 'a "b" \\ `c` d#e'
-    text = environment_file({"X": value}, {})
+    text = environment_file({"X": value}, {}).reveal()
     assert subprocess.check_output(["/bin/sh", "-c", f'{text.strip()}; printf %s "$X"'], text=True) == value
 
 

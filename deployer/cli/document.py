@@ -1,0 +1,103 @@
+"""What `--json` prints: one document per call, the same for every verb. docs/json.md describes it for people.
+
+Within format 1 keys are added, never renamed, removed or given another meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deployer import __version__
+from deployer.bench.result import ArmResult
+from deployer.errors import DeployError, Exit
+
+FORMAT: Literal["ddtree-deploy/1"] = "ddtree-deploy/1"
+StepState = Literal["unneeded", "pending", "undecided", "done", "failed"]
+
+
+class Part(BaseModel):
+    """Common ground: frozen, no other keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StepLine(Part):
+    """One step of a plan, with the reason for doing it or for having nothing to do."""
+
+    verb: str
+    title: str
+    reason: str
+    state: StepState = Field(
+        description="unneeded: satisfied already; pending: would be done; undecided: depends on a pending one; "
+        "done; failed: begun and not ended"
+    )
+    seconds: float | None = Field(default=None, description="how long it took, when done")
+
+
+class FindingLine(Part):
+    """One thing that was looked at on the laptop or on a host."""
+
+    level: Literal["ok", "warn", "fail"]
+    subject: str
+    seen: str
+    remedy: str = Field(description="what to do; empty when ok")
+
+
+class ErrorLine(Part):
+    """Why it did not end well."""
+
+    what: str
+    where: str = Field(description="host, file, option or command")
+    remedy: str = Field(description="what to do next")
+
+    @classmethod
+    def of(cls, error: DeployError) -> ErrorLine:
+        return cls(what=error.what, where=error.where, remedy=error.remedy)
+
+
+class Holder(Part):
+    """Who holds a host's lock; all empty when its writer left no name."""
+
+    who: str
+    since: str
+    verb: str
+
+
+class Result(Part):
+    """How a call of the program ended."""
+
+    format: Literal["ddtree-deploy/1"] = FORMAT
+    version: str = Field(default=__version__, description="of the program")
+    verb: str = Field(description="empty when the command line names none")
+    outcome: str = Field(description="the exit code's name: ok, usage, preflight ... (docs/exit-codes.md)")
+    exit_code: int
+    error: ErrorLine | None = None
+
+
+class Document(Result):
+    """One verb on one host. A part that a verb has nothing to say about is null."""
+
+    host: str | None = Field(default=None, description="as it was named on the command line")
+    plan_only: bool = Field(default=False, description="--plan: nothing was changed")
+    changed: bool | None = Field(default=None, description="whether any step was done; null where there are no steps")
+    steps: list[StepLine] | None = None
+    findings: list[FindingLine] | None = None
+    values: dict[str, str] | None = Field(default=None, description="labels and values, as people are shown them")
+    lines: list[str] | None = Field(default=None, description="what was said: a log, proofs, a running step's lines")
+    bench: list[ArmResult] | None = None
+    locked_by: Holder | None = None
+    inventory: dict[str, Any] | None = Field(default=None, description="the inventory file with all defaults")
+    warnings: list[str] = Field(default_factory=list, description="what went wrong and failed nothing")
+
+
+class Fleet(Result):
+    """One verb on several hosts: their documents, in the order in which they were named. `exit_code` is the worst."""
+
+    hosts: list[Document]
+
+
+def code_and_outcome(code: Exit) -> dict[str, Any]:
+    """The two keys that say how it ended."""
+    return {"exit_code": int(code), "outcome": code.label}

@@ -1,0 +1,152 @@
+"""One verb on several hosts at the same time: each in a process of its own, so that no host's end is another's.
+
+A process holds its own connection, its own lock and its own signals: an interrupt reaches each once, and each gives
+back what it holds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import IO
+
+import typer
+from pydantic import ValidationError
+
+from deployer.cli.display import out
+from deployer.cli.document import Document, ErrorLine, Fleet, code_and_outcome
+from deployer.cli.report import report
+from deployer.errors import MEANINGS, DeployError, Exit, worst
+
+NARROWEST = 60  # columns that a host's own output gets at least
+
+
+@dataclass(frozen=True)
+class Call:
+    """A verb and its options, as a command line has them."""
+
+    verb: str
+    options: tuple[str, ...]
+    local: bool = False
+
+    def words(self, host: str, json: bool) -> list[str]:
+        """The command line for one host."""
+        before = ["--local"] if self.local else []
+        after = ["--json"] if json else []
+        return [sys.executable, "-m", "deployer", *before, *self.verb.split(), *self.options, *after, "--", host]
+
+
+@dataclass
+class Member:
+    """One host's process and what it said. `code` stays None until it has ended."""
+
+    host: str
+    process: subprocess.Popen[str] | None = None
+    code: int | None = None
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def exit(self) -> Exit:
+        """As one of this program's own codes: a process that a signal killed ended unexpectedly."""
+        if self.code is None:
+            return Exit.INTERRUPTED
+        return Exit(self.code) if self.code in list(Exit) else Exit.UNEXPECTED
+
+
+def run(call: Call, hosts: tuple[str, ...], *, parallel: int) -> None:
+    """Asks all hosts, at most `parallel` at a time, and ends the program with the worst exit code."""
+    members = [Member(host) for host in hosts]
+    width = max(map(len, hosts))
+    columns = max(NARROWEST, out.width - width - 3)
+    stopping = threading.Event()
+    printing = threading.Lock()
+
+    def ask(member: Member) -> None:
+        if stopping.is_set():
+            return
+        prefix = f"{member.host:{width}} | "
+        member.process = _started(call.words(member.host, report.json), columns)
+        if stopping.is_set():
+            member.process.send_signal(signal.SIGINT)
+        said, failed = member.process.stdout, member.process.stderr
+        keep: Callable[[str], None] = member.said.append if report.json else _printer(sys.stdout, prefix, printing)
+        reader = threading.Thread(target=_each, args=(failed, _printer(sys.stderr, prefix, printing)))
+        reader.start()
+        _each(said, keep)
+        reader.join()
+        member.code = member.process.wait()
+
+    with ThreadPoolExecutor(max_workers=parallel) as pool:
+        running = [pool.submit(ask, member) for member in members]
+        _wait(lambda: [future.result() for future in running], members, stopping)
+    _tell(call, members)
+
+
+def _wait(for_all: Callable[[], object], members: Iterable[Member], stopping: threading.Event) -> None:
+    """Until all have ended; an interrupt is passed on once to each and its end waited for."""
+    try:
+        for_all()
+    except KeyboardInterrupt:
+        stopping.set()
+        for member in members:
+            if member.process is not None and member.code is None:
+                member.process.send_signal(signal.SIGINT)
+        for_all()
+
+
+def _started(words: list[str], columns: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, "COLUMNS": str(columns), "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,  # a terminal's Ctrl-C comes to us alone, and from us once to each
+    )
+
+
+def _each(stream: IO[str] | None, take: Callable[[str], object]) -> None:
+    assert stream is not None
+    for line in stream:
+        take(line)
+
+
+def _printer(to: IO[str], prefix: str, printing: threading.Lock) -> Callable[[str], None]:
+    def write(line: str) -> None:
+        with printing:
+            to.write(f"{prefix}{line.rstrip()}\n")
+            to.flush()
+
+    return write
+
+
+def _tell(call: Call, members: list[Member]) -> None:
+    """The summary for people, the documents for programs, the code for both."""
+    code, width = worst(member.exit for member in members), max(len(member.host) for member in members)
+    for member in members:
+        ended = member.exit
+        meaning = f" ({int(ended)}): {MEANINGS[ended]}" if ended else ""
+        out.print(f"{member.host:{width}}   {ended.label}{meaning}", markup=False)
+    if report.json:
+        documents = [_document(call, member) for member in members]
+        report.fleet = Fleet(**code_and_outcome(code), verb=call.verb, hosts=documents)
+    if code is not Exit.OK:
+        raise typer.Exit(int(code))
+
+
+def _document(call: Call, member: Member) -> Document:
+    """What the host's process printed; one that printed none gets one that says so."""
+    try:
+        return Document.model_validate_json("".join(member.said))
+    except ValidationError:
+        what = "not started: interrupted" if member.process is None else "it ended without a document"
+        error = DeployError(what, where=member.host, remedy="what it said is on stderr")
+        return Document(**code_and_outcome(member.exit), verb=call.verb, host=member.host, error=ErrorLine.of(error))
