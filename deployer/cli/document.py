@@ -101,3 +101,8 @@ class Fleet(Result):
 def code_and_outcome(code: Exit) -> dict[str, Any]:
     """The two keys that say how it ended."""
     return {"exit_code": int(code), "outcome": code.label}
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of what is printed: `Document` for one host, `Fleet` for several."""
+    return {part.__name__: part.model_json_schema(mode="serialization") for part in (Document, Fleet)}

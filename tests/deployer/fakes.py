@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
+import planted
+
 from deployer.transport.base import Result
 from deployer.transport.shell import Raw, ShellTransport
 
@@ -29,6 +31,7 @@ class FakeTransport(ShellTransport):
     def run(
         self, command: str, *, sudo: bool = False, check: bool = True, timeout: float = 60.0, stdin: bytes | None = None
     ) -> Result:
+        assert planted.SECRET not in command, "a secret is in a command line"
         self.commands.append(f"sudo {command}" if sudo else command)
         answer = self._answer(command)
         result = answer if isinstance(answer, Result) else Result(command, 0, answer, "")

@@ -6,6 +6,8 @@ import json
 import math
 from pathlib import Path
 
+import planted
+
 from deployer.inventory.model import Inventory
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,6 +44,6 @@ def inventory_for(folder: Path, drafter: Path, **target: str) -> Inventory:
             "drafter": {"file": drafter, "profile": str(TINY_PROFILE)},
             "target": {"path": f"{folder}/root/models/target", **target},
             "install": {"build": "cpu"},
-            "serve": {"served_model_name": "tiny"},
+            "serve": {"served_model_name": "tiny", "secrets": {"VLLM_API_KEY": {"env": planted.VARIABLE}}},
         }
     )

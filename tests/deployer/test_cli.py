@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import planted
 import pytest
 from material import REPOSITORY, TINY_PROFILE
 from sshd import Servers
@@ -35,6 +36,7 @@ def host(tmp_path: Path, drafter: Path, servers: Servers) -> Path:
         f'[target]\npath = "{tmp_path}/root/models/target"\npush = "{target}"\n'
         '[install]\nbuild = "cpu"\nsource = "wheelhouse"\nwheelhouse = "wheels"\n'
         f'[serve]\nserved_model_name = "tiny"\nport = {_free_port()}\n'
+        f'[serve.secrets]\nVLLM_API_KEY = {{ env = "{planted.VARIABLE}" }}\n'
     )
     return path
 
