@@ -23,6 +23,7 @@ from deployer.cli.display import out
 from deployer.cli.document import Document, ErrorLine, Fleet, code_and_outcome
 from deployer.cli.report import report
 from deployer.errors import MEANINGS, DeployError, Exit, worst
+from deployer.plan.signals import ENDING
 
 NARROWEST = 60  # columns that a host's own output gets at least
 
@@ -54,7 +55,7 @@ class Member:
     @property
     def exit(self) -> Exit:
         """As one of this program's own codes: a process that a signal killed ended unexpectedly."""
-        if self.code is None:
+        if self.code is None or -self.code in ENDING:  # the latter: interrupted before it could say so itself
             return Exit.INTERRUPTED
         return Exit(self.code) if self.code in list(Exit) else Exit.UNEXPECTED
 
