@@ -120,7 +120,7 @@ def test_an_unreachable_host_and_an_unknown_key_have_their_codes(host: Path, ser
     assert "Traceback" not in gone.stderr + unknown.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_ends_with_130_and_leaves_no_lock(host: Path, number: signal.Signals, tmp_path: Path) -> None:
     """The host's disk is made slow by a named pipe in place of the .part, so that the push is still under way."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -142,6 +142,7 @@ def test_an_interrupt_ends_with_130_and_leaves_no_lock(host: Path, number: signa
     assert "a deployment is under way" in second.stderr
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
+    os.close(os.open(part, os.O_RDONLY | os.O_NONBLOCK))  # whoever still waits to write there ends now
     assert process.returncode == Exit.INTERRUPTED
     assert "Traceback" not in said
     assert not lock.exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ from material import REPOSITORY, inventory_for
 
 from deployer.cli import fleet
 from deployer.errors import Exit
+from deployer.push import digest
 
 
 @pytest.fixture
@@ -121,6 +124,34 @@ def test_an_interrupt_reaches_each_running_host_once_and_those_that_wait_are_not
     assert not (tmp_path / "c.begun").exists()
     errors = [inner.error.what for inner in called.fleet.hosts if inner.error]
     assert errors == ["it ended without a document", "it ended without a document", "not started: interrupted"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_fleet_leaves_no_lock_anywhere(hosts: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """Real processes; the disks are made slow by named pipes in place of the .part, so that both still push."""
+    locks = [Path(f"/run/lock/ddtree-test-{name}-{os.getpid()}.deploy") for name in ("ann", "bob")]
+    parts = [slow_disk(tmp_path / name, tmp_path / "drafter.safetensors") for name in ("ann", "bob")]
+    command = [sys.executable, "-m", "deployer", "--local", "push", "--on", "ann,bob"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not all(lock.exists() for lock in locks) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(number)
+    said, failed = process.communicate(timeout=60)
+    for part in parts:  # whoever still waits to write there ends now
+        os.close(os.open(part, os.O_RDONLY | os.O_NONBLOCK))
+    assert process.returncode == Exit.INTERRUPTED, failed
+    assert [line.split()[:2] for line in said.splitlines()[-2:]] == [["ann", "interrupted"], ["bob", "interrupted"]]
+    assert "Traceback" not in failed
+    assert not any(lock.exists() for lock in locks)
+
+
+def slow_disk(folder: Path, drafter: Path) -> Path:
+    part = folder / f"root/models/store/{digest.of_file(drafter)}/model.safetensors.part"
+    part.parent.mkdir(parents=True)
+    os.mkfifo(part)
+    return part
 
 
 @pytest.mark.parametrize(
