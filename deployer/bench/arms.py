@@ -12,7 +12,7 @@ from deployer.inventory.secret import Secret
 from deployer.plan.layout import Layout
 from deployer.serve import decoding
 from deployer.serve.decoding import Decoding
-from deployer.serve.render import Engine, Files, Place, render
+from deployer.serve.render import Engine, Files, Place, environment_file, render
 
 WARM_UP = 2
 # An arm is a measurement: it must not come back by itself.
@@ -45,6 +45,11 @@ class Bench:
         return f"{self.folder}/arm.env"
 
     @property
+    def client_environment(self) -> str:
+        """The client's EnvironmentFile: root only, it may hold the API key."""
+        return f"{self.folder}/client.env"
+
+    @property
     def prompts(self) -> str:
         return f"{self.folder}/prompts.jsonl"
 
@@ -59,10 +64,13 @@ class Bench:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to decode, ready to run: the files of its unit, and a digest of all that decides its numbers."""
+    """One way to decode, ready to run: the files of its unit, the client's environment, and a digest of all that
+    decides its numbers.
+    """
 
     decoding: Decoding
     files: Files
+    client: Secret
     digest: str
 
     @property
@@ -84,11 +92,13 @@ def arms(
     if inventory.tree.enabled:
         kinds.append(decoding.tree(inventory))
     place = Place(bench.layout.service, Layout.of(inventory).service, bench.config, bench.environment, bench.port)
+    key = {"OPENAI_API_KEY": secrets["VLLM_API_KEY"]} if "VLLM_API_KEY" in secrets else {}
+    client = environment_file({}, key)
     made = []
     for how in kinds:
         files = render(inventory, place, replace(engine, decoding=how), nodes, secrets)
         files = replace(files, dropin=files.dropin + _ONCE)
-        made.append(Arm(how, files, _digest(inventory, files, prompts)))
+        made.append(Arm(how, files, client, _digest(inventory, files, prompts)))
     return tuple(made)
 
 
@@ -103,6 +113,7 @@ def client_command(inventory: Inventory, bench: Bench, vllm: str, target: str) -
     settings, folder, interpret = inventory.bench, bench.folder, inventory.serve.environment.get("TRITON_INTERPRET")
     unit = f"{bench.layout.service}-client"
     sandbox = [
+        f"EnvironmentFile={bench.client_environment}",
         *(f"User={inventory.user}", f"WorkingDirectory={folder}", f"ReadWritePaths={folder}/result"),
         *(
             "ProtectSystem=strict",

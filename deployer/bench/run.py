@@ -74,6 +74,7 @@ class Runner:
             (f"{bench.unit_file}.d/10-build.conf", arm.files.text("dropin"), 0o644),
             (bench.config, arm.files.text("config"), 0o644),
             (bench.environment, arm.files.text("environment"), 0o600),
+            (bench.client_environment, arm.client.reveal(), 0o600),
             (bench.prompts, self.jsonl, 0o644),
         )
         for path, text, mode in contents:

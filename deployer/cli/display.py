@@ -18,8 +18,9 @@ from deployer.cli.report import report
 from deployer.facts.finding import Finding, Level
 from deployer.plan.step import Plan, Step
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False)
+# No emoji: a log line may well have colons around a word.
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 WIDTH = 60  # characters of a running step's last line
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 

@@ -17,6 +17,7 @@ from deployer.bench.result import CPU_REMARK, ArmResult, BenchRegression, Tpot, 
 from deployer.errors import DeployError, UsageError
 from deployer.inventory.load import load
 from deployer.inventory.model import Inventory
+from deployer.inventory.secret import Secret
 from deployer.serve import metrics
 from deployer.serve.decoding import autoregressive
 from deployer.serve.options import from_yaml
@@ -86,6 +87,16 @@ def test_the_client_asks_greedily_over_loopback_without_a_shell_of_its_own() -> 
     assert options["--max-concurrency"] == "2"
     assert options["--base-url"] == "http://127.0.0.1:8001"
     assert {"User=ddtree", "NoNewPrivileges=yes", "IPAddressDeny=any"} <= set(words)
+
+
+def test_a_service_with_an_api_key_is_asked_with_it_and_no_command_line_has_it() -> None:
+    """The engine guards its API with VLLM_API_KEY; the client reads the same key by another name, from a file."""
+    subject = inventory()
+    keyed = arms(subject, Bench.of(subject), ENGINE, "p", nodes=(), secrets={"VLLM_API_KEY": Secret("s3cret")})
+    assert {arm.client.reveal() for arm in keyed} == {'OPENAI_API_KEY="s3cret"\n'}
+    assert {arm.client.reveal() for arm in made(subject)} == {""}
+    words = shlex.split(client_command(subject, Bench.of(subject), f"{ENGINE.venv}/bin/vllm", ENGINE.target))
+    assert f"EnvironmentFile={Bench.of(subject).client_environment}" in words
 
 
 def test_prompts_come_from_the_inventorys_file_and_are_repeated_in_order(tmp_path: Path) -> None:
