@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from deployer import __version__
-from deployer.cli import bench, check, doctor, inventory, lock, look, push, serve, up, verb
+from deployer.cli import bench, check, doctor, history, inventory, lock, look, push, serve, up, verb
 from deployer.cli import init as init_verb
 from deployer.cli import install as install_verb
 from deployer.cli.display import err, out
@@ -44,6 +44,7 @@ for function in (
     serve.rollback,
     serve.uninstall,
     lock.lock,
+    history.history,
 ):
     verb.add(app, function)
 verb.add(app, look.tunnel, several=False)

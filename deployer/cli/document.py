@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from deployer import __version__
 from deployer.bench.result import ArmResult
 from deployer.errors import DeployError, Exit
+from deployer.plan.audit import Entry
 
 FORMAT: Literal["ddtree-deploy/1"] = "ddtree-deploy/1"
 StepState = Literal["unneeded", "pending", "undecided", "done", "failed"]
@@ -88,6 +89,7 @@ class Document(Result):
     lines: list[str] | None = Field(default=None, description="what was said: a log, proofs, a running step's lines")
     bench: list[ArmResult] | None = None
     locked_by: Holder | None = None
+    history: list[Entry] | None = Field(default=None, description="the host's audit log, oldest first")
     inventory: dict[str, Any] | None = Field(default=None, description="the inventory file with all defaults")
     warnings: list[str] = Field(default_factory=list, description="what went wrong and failed nothing")
 

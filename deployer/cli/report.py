@@ -19,6 +19,7 @@ from deployer.cli.document import (
 )
 from deployer.errors import DeployError, Exit
 from deployer.facts.finding import Finding
+from deployer.plan.audit import Entry
 from deployer.plan.lock import Owner
 from deployer.plan.step import Step
 
@@ -37,6 +38,7 @@ class Report:
     lines: list[str] | None = None
     bench: list[ArmResult] | None = None
     locked_by: Holder | None = None
+    history: list[Entry] | None = None
     inventory: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
     fleet: Fleet | None = None
@@ -84,6 +86,7 @@ class Report:
             lines=self.lines,
             bench=self.bench,
             locked_by=self.locked_by,
+            history=self.history,
             inventory=self.inventory,
             warnings=self.warnings,
         )

@@ -29,6 +29,15 @@ class Entry:
     reason: str = ""
 
     @classmethod
+    def parse(cls, line: str) -> Entry | None:
+        """None when the line is no entry: it was cut when the disk was full, or written by hand."""
+        try:
+            data = json.loads(line)
+            return cls(**{**data, "steps": tuple(data["steps"])})
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    @classmethod
     def of(cls, verb: str, steps: list[str], error: BaseException | None = None, reason: str = "") -> Entry:
         """What has just ended, by whoever runs this program."""
         return cls(now(), me(), verb, tuple(steps), _outcome(error), int(code_of(error)), reason)
@@ -59,3 +68,10 @@ def write(transport: Transport, layout: Layout, entry: Entry) -> None:
         f"cat >>{audit}"
     )
     transport.run(command, sudo=True, timeout=30.0, stdin=(json.dumps(asdict(entry)) + "\n").encode())
+
+
+def read(transport: Transport, layout: Layout, limit: int) -> tuple[Entry, ...]:
+    """The last `limit` readable entries, oldest first; none on a host that was never deployed to."""
+    audit = shlex.quote(layout.audit)
+    said = transport.run(f"cat {audit}.1 {audit} 2>/dev/null | tail -n {limit}", sudo=True).stdout
+    return tuple(entry for line in said.splitlines() if (entry := Entry.parse(line)))

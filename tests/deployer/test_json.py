@@ -25,7 +25,7 @@ from deployer.plan.layout import Layout
 from deployer.plan.lock import held
 from deployer.transport.local import LocalTransport
 
-LOOKING = {"check", "status", "logs", "smoke", "tunnel"}  # they change nothing: no --plan
+LOOKING = {"check", "status", "logs", "smoke", "tunnel", "history"}  # they change nothing: no --plan
 
 
 @pytest.fixture
@@ -46,16 +46,22 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine) -> Path:
-    """An inventory whose host is the stand-in of the serve room."""
-
-    @contextmanager
-    def opened(*args: object, **options: object) -> Iterator[Host]:
-        yield box
-
+def standin(machine: Machine) -> Host:
+    """The serve room's stand-in for a host, which can be locked, too."""
     box = Host(machine)
     quiet = (r"^mkdir -p /run/lock", r"^grep -qsF", r"^test -d /opt", r"^rm -rf", r"^for p in", r"^cat /opt.*bench")
     box.answers |= {re.compile(pattern): "" for pattern in (*quiet, r"^rmdir", "userdel", "^test -d /run")}
+    return box
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, standin: Host) -> Path:
+    """An inventory whose host is the stand-in."""
+
+    @contextmanager
+    def opened(*args: object, **options: object) -> Iterator[Host]:
+        yield standin
+
     monkeypatch.setattr(host, "opened", opened)
     secrets = {"VLLM_API_KEY": {"env": planted.VARIABLE}}
     return write_inventory(served_inventory(secrets=secrets), tmp_path / "served.toml")
@@ -200,6 +206,43 @@ def test_a_lock_is_shown_and_broken_for_a_reason_that_the_audit_log_keeps(
     [line] = [json.loads(line) for line in Path(layout.audit).read_text().splitlines()]
     assert (line["verb"], line["reason"], line["outcome"]) == ("lock", "it died", "ok")
     assert shown.locked_by.who in line["steps"][0]
+
+
+def test_the_history_is_the_hosts_audit_log(call: Caller, box: Path, drafter: Path, tmp_path: Path) -> None:
+    assert call.json("--local", "history", box).history == []
+    call.json("--local", "push", box)
+    layout = Layout.of(inventory_for(tmp_path, drafter))
+    with Path(layout.audit).open("a") as log:
+        log.write('{"cut when the disk was f\n')
+    with held(LocalTransport(), layout, "up"):
+        call.json("--local", "lock", box, "--break", "it died")
+    history = call.json("--local", "history", box).history
+    assert history is not None
+    assert [(entry.verb, entry.outcome, entry.reason) for entry in history] == [
+        ("push", "ok", ""),
+        ("lock", "ok", "it died"),
+    ]
+    assert len(history[0].steps) == 3
+    shown = call("--local", "history", box, "-n", "1").stdout
+    assert "lock: ok (because: it died)" in shown
+    assert "push" not in shown
+
+
+def test_a_log_line_is_printed_as_it_is(call: Caller, served: Path, standin: Host) -> None:
+    line = "[bold]x[/] :key: \\[/x] " + "long " * 40
+    standin.answers = {re.compile("journalctl"): line + "\n"} | standin.answers
+    assert call("logs", served).stdout == line + "\n"
+    assert call.json("logs", served).lines == [line]
+
+
+def test_a_way_back_that_is_blocked_is_code_7(call: Caller, served: Path, machine: Machine) -> None:
+    """The service that was proved does not start any more, nor does the one that was to replace it."""
+    assert call.json("serve", served).exit_code == 0
+    machine.engine.sound = lambda options: False
+    text = served.read_text().replace("max-num-seqs = 8", "max-num-seqs = 4")
+    served.write_text(text)
+    document = call.json("serve", served)
+    assert (document.outcome, document.exit_code) == ("rollback-failed", 7)
 
 
 def test_a_notification_that_fails_is_a_warning(call: Caller, tmp_path: Path, drafter: Path, box: Path) -> None:
