@@ -38,7 +38,7 @@ MEANINGS = {
     Exit.ROLLBACK_FAILED: "neither the new service nor the one before it serves: a person is needed",
     Exit.LOCKED: "somebody else is deploying to this host",
     Exit.BENCH_REGRESSION: "the tree accepts less than the chain it contains",
-    Exit.INTERRUPTED: "Ctrl-C, SIGTERM or SIGHUP; the lock was released, the same command goes on from there",
+    Exit.INTERRUPTED: "Ctrl-C, SIGTERM, SIGHUP, or a reader that went away; the lock was released, the same command goes on",
 }
 
 # What a person has to look at first comes first; a code of several hosts is the first of theirs in this order.

@@ -5,7 +5,6 @@ Errors of the operator's world become sentences and exit codes here, and only he
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import traceback
@@ -18,9 +17,10 @@ from deployer import __version__
 from deployer.cli import bench, check, doctor, history, inventory, lock, look, push, serve, up, verb
 from deployer.cli import init as init_verb
 from deployer.cli import install as install_verb
-from deployer.cli.display import err, out
+from deployer.cli.display import begin, err, tell_programs
 from deployer.cli.host import choices
 from deployer.cli.report import report
+from deployer.cli.stream import Unread
 from deployer.errors import DeployError, Exit, UsageError
 
 app = typer.Typer(
@@ -72,10 +72,11 @@ def main() -> NoReturn:
     """The console script. SIGTERM and SIGHUP end like Ctrl-C, so that locks are released."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
-    report.json = out.stderr = "--json" in sys.argv[1:]
+    report.json = "--json" in sys.argv[1:]
+    begin(programs=report.json)
     code, error = _ended()
     if report.json and not report.printed and (report.verb or error):
-        print(report.text(code, error), flush=True)
+        tell_programs(report.text(code, error))
     sys.exit(int(code))
 
 
@@ -83,6 +84,8 @@ def _ended() -> tuple[Exit, DeployError | None]:
     """Runs the verb; says how it ended, and why if not well."""
     try:
         returned = app(standalone_mode=False)
+    except Unread as error:
+        return error.exit_code, error
     except DeployError as error:
         err.print(f"error: {error}", markup=False, style="red", soft_wrap=True)
         return error.exit_code, error
@@ -90,10 +93,6 @@ def _ended() -> tuple[Exit, DeployError | None]:
         return Exit.USAGE, _misused(error)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED, DeployError("interrupted", remedy="the same command goes on from there")
-    except BrokenPipeError:
-        # Whoever read our output has gone; what else is buffered must not raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.UNEXPECTED, DeployError("nobody reads the output any more", where="stdout")
     except Exception as error:
         traceback.print_exc()
         return Exit.UNEXPECTED, DeployError(f"a bug: {type(error).__name__}", remedy="report it with the traceback")

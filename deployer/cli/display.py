@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
+from typing import IO, cast
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -15,14 +16,34 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Table
 
 from deployer.cli.report import report
+from deployer.cli.stream import Stream
 from deployer.facts.finding import Finding, Level
 from deployer.plan.step import Plan, Step
 
 # No emoji: a log line may well have colons around a word.
-out = Console(highlight=False, soft_wrap=True, emoji=False)
-err = Console(stderr=True, highlight=False, emoji=False)
+_OUT = Stream("stdout", needed=True)
+_ERR = Stream("stderr", needed=False)  # what is wrong is an exit code, too
+_PROGRAMS = Stream("stdout", needed=False)
+out = Console(file=cast(IO[str], _OUT), highlight=False, soft_wrap=True, emoji=False)
+err = Console(file=cast(IO[str], _ERR), highlight=False, emoji=False)
 WIDTH = 60  # characters of a running step's last line
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+def begin(*, programs: bool) -> None:
+    """A verb starts. With `programs` they read stdout, and people are shown things on stderr."""
+    _OUT.begin("stderr" if programs else "stdout", needed=True)
+
+
+def go_on() -> None:
+    """From here on something is changed: that is not cut short because nobody reads of it."""
+    _OUT.needed = False
+
+
+def tell_programs(document: str) -> None:
+    """The one document on stdout."""
+    _PROGRAMS.write(document + "\n")
+    _PROGRAMS.flush()
 
 
 def show_plan(plan: Plan) -> None:
@@ -91,6 +112,7 @@ class PlanDisplay:
         self._tenth = -1
 
     def __enter__(self) -> PlanDisplay:
+        go_on()
         self._bar.start()
         return self
 

@@ -13,15 +13,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
 import typer
 from pydantic import ValidationError
 
-from deployer.cli.display import out
+from deployer.cli.display import go_on, out
 from deployer.cli.document import Document, ErrorLine, Fleet, code_and_outcome
 from deployer.cli.report import report
+from deployer.cli.stream import Name, Stream, Unread
 from deployer.errors import MEANINGS, DeployError, Exit, worst
 from deployer.plan.signals import ENDING
 
@@ -62,6 +64,7 @@ class Member:
 
 def run(call: Call, hosts: tuple[str, ...], *, parallel: int) -> None:
     """Asks all hosts, at most `parallel` at a time, and ends the program with the worst exit code."""
+    go_on()
     members = [Member(host) for host in hosts]
     width = max(map(len, hosts))
     columns = max(NARROWEST, out.width - width - 3)
@@ -76,8 +79,8 @@ def run(call: Call, hosts: tuple[str, ...], *, parallel: int) -> None:
         if stopping.is_set():
             member.process.send_signal(signal.SIGINT)
         said, failed = member.process.stdout, member.process.stderr
-        keep: Callable[[str], None] = member.said.append if report.json else _printer(sys.stdout, prefix, printing)
-        reader = threading.Thread(target=_each, args=(failed, _printer(sys.stderr, prefix, printing)))
+        keep: Callable[[str], None] = member.said.append if report.json else _printer("stdout", prefix, printing)
+        reader = threading.Thread(target=_each, args=(failed, _printer("stderr", prefix, printing)))
         reader.start()
         _each(said, keep)
         reader.join()
@@ -115,12 +118,16 @@ def _started(words: list[str], columns: int) -> subprocess.Popen[str]:
 
 
 def _each(stream: IO[str] | None, take: Callable[[str], object]) -> None:
+    """Until the end, or until nobody reads ours: then the process is told the same, and decides for itself."""
     assert stream is not None
-    for line in stream:
-        take(line)
+    with stream, suppress(Unread):
+        for line in stream:
+            take(line)
 
 
-def _printer(to: IO[str], prefix: str, printing: threading.Lock) -> Callable[[str], None]:
+def _printer(name: Name, prefix: str, printing: threading.Lock) -> Callable[[str], None]:
+    to = Stream(name, needed=True)
+
     def write(line: str) -> None:
         with printing:
             to.write(f"{prefix}{line.rstrip()}\n")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import threading
 from typing import Annotated
 
 import typer
 
-from deployer.cli.display import PlanDisplay, out, show_line, show_rows
+from deployer.cli.display import PlanDisplay, out, show_line, show_rows, tell_programs
 from deployer.cli.host import HostName, reached
 from deployer.cli.report import report
 from deployer.errors import Exit, UsageError
@@ -48,8 +47,7 @@ def tunnel(host: HostName, port: LocalPort = 0) -> None:
             report.rows([("url", url), ("model", serve.served_model_name)])
             out.print(f"{url} is {serve.served_model_name} on {host}; Ctrl-C closes it")
             if report.json:  # now: who waits for its end has no use for it
-                print(report.text(Exit.OK), flush=True)
-            sys.stdout.flush()
+                tell_programs(report.text(Exit.OK))
             threading.Event().wait()
 
 

@@ -16,7 +16,7 @@ import pytest
 import tomli_w
 
 from deployer.cli import app
-from deployer.cli.display import out
+from deployer.cli.display import begin
 from deployer.cli.document import Document, Fleet
 from deployer.cli.report import Report, report
 from deployer.inventory.model import Inventory
@@ -50,7 +50,8 @@ def _as_a_new_process(words: Sequence[str | Path]) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.argv, out.stderr = before, False
+        sys.argv = before
+        begin(programs=False)
         vars(report).update(vars(Report()))
         for number, handler in handlers.items():
             signal.signal(number, handler)
