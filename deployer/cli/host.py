@@ -30,6 +30,12 @@ def complete_host(incomplete: str) -> list[str]:
         return []
 
 
+def complete_hosts(incomplete: str) -> list[str]:
+    """The last name of a list, the others as they are."""
+    others, comma, last = incomplete.rpartition(",")
+    return [f"{others}{comma}{name}" for name in complete_host(last)]
+
+
 HostName = Annotated[
     str, typer.Argument(metavar="HOST", help="a name in inventory/, or a .toml file", autocompletion=complete_host)
 ]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast, get_type_hints
 import typer
 
 from deployer.cli import fleet
-from deployer.cli.host import choices, complete_host
+from deployer.cli.host import choices, complete_host, complete_hosts
 from deployer.cli.report import report
 from deployer.errors import UsageError
 from deployer.inventory.load import load, members, names
@@ -37,7 +37,7 @@ MaybeHost = Annotated[
 ]
 On = Annotated[
     str | None,
-    typer.Option("--on", metavar="A,B", help="several hosts in place of HOST", autocompletion=complete_host),
+    typer.Option("--on", metavar="A,B", help="several hosts in place of HOST", autocompletion=complete_hosts),
 ]
 Group = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from deployer.plan.person import me, now
 from deployer.plan.signals import held_back
 from deployer.transport.base import Transport
 
+PATIENCE = 30.0  # seconds, in which signals wait
 TAKEN = 75  # the shell's answer when the folder is there already (EX_TEMPFAIL)
 
 
@@ -105,7 +106,7 @@ def _take(transport: Transport, layout: Layout, owner: Owner) -> None:
         f"if mkdir {folder} 2>/dev/null; then cat >{_owner_file(layout)}; "
         f"else cat {_owner_file(layout)} 2>/dev/null; exit {TAKEN}; fi"
     )
-    result = transport.run(command, sudo=True, check=False, stdin=json.dumps(asdict(owner)).encode())
+    result = transport.run(command, sudo=True, check=False, timeout=PATIENCE, stdin=json.dumps(asdict(owner)).encode())
     if result.returncode == TAKEN:
         raise LockedError(
             f"a deployment is under way: {Owner.parse(result.stdout) or NAMELESS}",
@@ -123,4 +124,6 @@ def _take(transport: Transport, layout: Layout, owner: Owner) -> None:
 def _release(transport: Transport, layout: Layout, owner: Owner) -> None:
     """Removes the lock if it is still ours."""
     folder = shlex.quote(layout.lock)
-    transport.run(f"grep -qsF {owner.token} {_owner_file(layout)} && rm -rf {folder} || true", sudo=True)
+    transport.run(
+        f"grep -qsF {owner.token} {_owner_file(layout)} && rm -rf {folder} || true", sudo=True, timeout=PATIENCE
+    )

@@ -182,6 +182,7 @@ def test_a_group_is_not_guessed_while_a_file_cannot_be_read(call: Caller, hosts:
     [
         ("ddtree-deploy push a", "ann"),
         ("ddtree-deploy push --group p", "pair"),
+        ("ddtree-deploy push --on ann,b", "ann,bob"),
         ("ddtree-deploy inventory show b", "bob"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -88,6 +89,20 @@ def test_every_verb_has_json_and_every_one_that_changes_something_has_plan() -> 
         assert "--json" in options, verb
         looks = verb in LOOKING or verb.startswith("inventory ")
         assert ("--plan" in options) != looks, verb
+
+
+@pytest.mark.parametrize("verb", commands())
+def test_every_verb_answers_with_a_document_even_when_nothing_can_be_done(
+    call: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    words = [] if verb == "inventory list" else ["no-such-host"]
+    document = call.json(*verb.split(), *words)
+    assert document.verb == verb
+    expected = {"inventory list": Exit.OK, "init": Exit.INTERRUPTED}.get(verb, Exit.USAGE)
+    assert document.exit_code == expected
+    assert (document.error is None) == (expected is Exit.OK)
 
 
 def test_the_schema_is_the_one_that_is_documented_and_every_verb_and_part_has_its_line() -> None:
