@@ -64,9 +64,9 @@ class Report:
         self.values = (self.values or {}) | dict(rows)
 
     def line(self, line: str) -> None:
-        if self.lines is None:
-            self.lines = []
-        self.lines.append(line)
+        if self.json:  # else a log that is followed for days would be kept for nobody
+            self.lines = self.lines or []
+            self.lines.append(line)
 
     def owner(self, owner: Owner | None) -> None:
         self.locked_by = Holder(who=owner.who, since=owner.since, verb=owner.verb) if owner else None

@@ -19,11 +19,14 @@ from material import REPOSITORY, inventory_for
 from test_serve_switch import Host, Machine
 from test_serve_switch import inventory as served_inventory
 
+from deployer.bench import plan as bench_plan
+from deployer.bench.result import ArmResult, Tpot
 from deployer.cli import app, fleet, host
 from deployer.cli.document import Document, Fleet, schema
 from deployer.errors import Exit
 from deployer.plan.layout import Layout
 from deployer.plan.lock import held
+from deployer.plan.step import Plan, Step
 from deployer.transport.local import LocalTransport
 
 LOOKING = {"check", "status", "logs", "smoke", "tunnel", "history"}  # they change nothing: no --plan
@@ -186,6 +189,17 @@ def test_serve_status_smoke_stop_and_uninstall(call: Caller, served: Path, machi
     secret = [path for path, data in machine.files.items() if planted.SECRET.encode() in data]
     assert secret != []
     assert all(path.endswith(("/environment", ".env")) for path in secret)
+
+
+def test_a_bench_reports_each_arms_numbers(call: Caller, served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = ArmResult("tree", "tree, budget 15", 15, 4, 128, Tpot(20.5, 18.0, 25.0), 3.25, (0.9, 0.75), 40, 40, 6)
+    measured = Step("bench", "tree", "measured: acceptance length 3.25, TPOT 20.5 ms")
+    monkeypatch.setattr(bench_plan, "plan", lambda inventory, transport, take_gpu: Plan(inventory.name, (measured,)))
+    monkeypatch.setattr("deployer.bench.report.results", lambda inventory, transport: [tree])
+    document = call.json("bench", served)
+    assert document.bench == [tree]
+    assert document.changed is False
+    assert "3.25" in call("bench", served).stdout
 
 
 def test_a_failed_gate_reports_how_far_it_came(call: Caller, served: Path, machine: Machine) -> None:
