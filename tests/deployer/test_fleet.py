@@ -71,6 +71,25 @@ def test_options_of_the_verb_reach_every_host_and_json_is_one_document(
     assert not (tmp_path / "ann/root").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("logs", "-n", "5", "-f"), "logs --lines=5 --follow"),
+        (("logs",), "logs"),
+        (("lock", "--break", "it died", "--plan"), "lock --break=it died --plan"),
+        (("--local", "uninstall", "--keep-models"), "--local uninstall --keep-models"),
+        (("up", "--replace", "old.service", "--take-gpu"), "up --replace=old.service --take-gpu"),
+    ],
+)
+def test_each_host_gets_the_command_line_that_was_given(
+    call: Caller, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], expected: str
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(fleet, "run", lambda made, hosts, parallel: asked.extend(made.words(h, False) for h in hosts))
+    assert call(*words, "--on", "a,b").code == 0
+    assert [" ".join(line[3:]) for line in asked] == [f"{expected} -- a", f"{expected} -- b"]
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_no_more_hosts_at_a_time_than_asked_for(
     call: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int
