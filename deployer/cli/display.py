@@ -72,9 +72,10 @@ def warn(line: str) -> None:
     err.print(f"warning: {line}", markup=False, style="yellow", soft_wrap=True)
 
 
-def show_findings(findings: Iterable[Finding]) -> None:
+def show_findings(findings: Iterable[Finding], machine: str = "") -> None:
+    """What was seen and what to do; `machine` is where, when it is not the one host."""
     findings = tuple(findings)
-    report.found(findings)
+    report.found(findings, machine)
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         colour = COLOURS[finding.level]

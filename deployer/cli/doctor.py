@@ -32,7 +32,7 @@ def doctor(host: HostName) -> None:
     findings: list[Finding] = []
     for title, seen in visits(inventory):
         out.print(f"{title}:", markup=False)
-        show_findings(seen)
+        show_findings(seen, machine=title)
         findings += seen
     refuse(findings, inventory.name)
 

@@ -40,6 +40,7 @@ class StepLine(Part):
 class FindingLine(Part):
     """One thing that was looked at on the laptop or on a host."""
 
+    machine: str = Field(description="of a doctor: this machine, a jump host or the box; else empty")
     level: Literal["ok", "warn", "fail"]
     subject: str
     seen: str

@@ -56,8 +56,11 @@ class Report:
             self.steps.pop()
         self.steps.append(line)
 
-    def found(self, findings: Iterable[Finding]) -> None:
-        made = [FindingLine(level=f.level.value, subject=f.subject, seen=f.seen, remedy=f.remedy) for f in findings]
+    def found(self, findings: Iterable[Finding], machine: str) -> None:
+        made = [
+            FindingLine(machine=machine, level=f.level.value, subject=f.subject, seen=f.seen, remedy=f.remedy)
+            for f in findings
+        ]
         self.findings = (self.findings or []) + made
 
     def rows(self, rows: Iterable[tuple[str, str]]) -> None:

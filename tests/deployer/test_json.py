@@ -29,7 +29,7 @@ from deployer.plan.lock import held
 from deployer.plan.step import Plan, Step
 from deployer.transport.local import LocalTransport
 
-LOOKING = {"check", "status", "logs", "smoke", "tunnel", "history"}  # they change nothing: no --plan
+LOOKING = {"check", "doctor", "status", "logs", "smoke", "tunnel", "history"}  # they change nothing: no --plan
 
 
 @pytest.fixture
@@ -144,12 +144,14 @@ def test_people_are_spoken_to_on_stderr(call: Caller, box: Path) -> None:
 
 def test_check_and_up_report_findings_even_when_they_end_there(call: Caller, box: Path, drafter: Path) -> None:
     drafter.write_bytes(drafter.read_bytes()[:-100])
-    for words in (("check", box), ("up", box, "--plan"), ("up", box)):
+    for words in (("check", box), ("doctor", box), ("up", box, "--plan"), ("up", box)):
         document = call.json("--local", *words)
         assert (document.outcome, document.exit_code) == ("preflight", Exit.PREFLIGHT)
         assert document.error is not None
         assert "drafter" in document.error.what
         assert [f.seen for f in document.findings or [] if f.subject == "drafter" and f.level == "fail"]
+        machines = {f.machine for f in document.findings or []}
+        assert machines == ({"this machine", "box here"} if words[0] == "doctor" else {""})
 
 
 def test_verbs_that_need_a_release_say_in_json_what_is_missing(call: Caller, box: Path) -> None:
