@@ -77,7 +77,7 @@ def run(call: Call, hosts: tuple[str, ...], *, parallel: int) -> None:
         prefix = f"{member.host:{width}} | "
         member.process = _started(call.words(member.host, report.json), columns)
         if stopping.is_set():
-            member.process.send_signal(signal.SIGINT)
+            member.process.send_signal(signal.SIGTERM)
         said, failed = member.process.stdout, member.process.stderr
         keep: Callable[[str], None] = member.said.append if report.json else _printer("stdout", prefix, printing)
         reader = threading.Thread(target=_each, args=(failed, _printer("stderr", prefix, printing)))
@@ -93,14 +93,17 @@ def run(call: Call, hosts: tuple[str, ...], *, parallel: int) -> None:
 
 
 def _wait(for_all: Callable[[], object], members: Iterable[Member], stopping: threading.Event) -> None:
-    """Until all have ended; an interrupt is passed on once to each and its end waited for."""
+    """Until all have ended; an interrupt is passed on once to each and its end waited for.
+
+    As SIGTERM: a process of a job in the background ignores SIGINT from its start.
+    """
     try:
         for_all()
     except KeyboardInterrupt:
         stopping.set()
         for member in members:
             if member.process is not None and member.code is None:
-                member.process.send_signal(signal.SIGINT)
+                member.process.send_signal(signal.SIGTERM)
         for_all()
 
 

@@ -123,7 +123,7 @@ def test_an_interrupt_reaches_each_running_host_once_and_those_that_wait_are_not
     call: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Each stand-in gives back what it holds before it ends, as a deployment does with its lock."""
-    begin = f"trap 'echo x >>{tmp_path}/HOST.interrupts' INT; touch {tmp_path}/HOST.begun; "
+    begin = f"trap 'echo x >>{tmp_path}/HOST.interrupts' TERM; touch {tmp_path}/HOST.begun; "
     wait = f"while ! test -s {tmp_path}/HOST.interrupts; do sleep 0.05; done; sleep 0.2; exit 130"
     names = ("a", "b", "c")
     standing_in(monkeypatch, **{name: (begin + wait).replace("HOST", name) for name in names})
