@@ -11,7 +11,8 @@ import torch
 
 from ddtree_ext.engine.options import OptionError
 from ddtree_ext.engine.step import VerifyStep
-from ddtree_ext.kernels.attention import AttentionScratch, tree_attention
+from ddtree_ext.kernels.attention import tree_attention
+from ddtree_ext.kernels.attention_scratch import AttentionScratch
 
 
 class TreeAttentionMixin:

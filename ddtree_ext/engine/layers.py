@@ -9,7 +9,7 @@ from ddtree_ext.engine.attention import TreeAttentionMixin
 from ddtree_ext.engine.commit import KvCommit, StateCommit
 from ddtree_ext.engine.gdn_layer import TreeBinding, TreeGatedDeltaNet
 from ddtree_ext.engine.step import VerifyStep
-from ddtree_ext.kernels.attention import AttentionScratch
+from ddtree_ext.kernels.attention_scratch import AttentionScratch
 from ddtree_ext.kernels.compact import CompactTable
 from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash

@@ -25,7 +25,8 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
 from ddtree_ext.core.buffers import TreeBuffers, TreeRows
-from ddtree_ext.kernels.attention import AttentionScratch, tree_attention
+from ddtree_ext.kernels.attention import tree_attention
+from ddtree_ext.kernels.attention_scratch import AttentionScratch
 from ddtree_ext.kernels.build import build_trees
 from ddtree_ext.kernels.compact import CompactTable, compact_kv
 from ddtree_ext.kernels.gather import gather_rows

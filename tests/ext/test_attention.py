@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from ddtree_ext.core.buffers import TreeRows
 from ddtree_ext.core.tree import Tree
-from ddtree_ext.kernels.attention import AttentionScratch, tile_shape, tree_attention
+from ddtree_ext.kernels.attention import tile_shape, tree_attention
+from ddtree_ext.kernels.attention_scratch import AttentionScratch
 from ddtree_ext.kernels.rows import expand_rows
 
 POISON = 1234.0
