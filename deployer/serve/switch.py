@@ -9,6 +9,7 @@ from shlex import quote
 
 from deployer.errors import DeployError, GateError, RollbackError
 from deployer.facts import gpu
+from deployer.plan.signals import held_back
 from deployer.plan.step import Progress
 from deployer.serve import gate
 from deployer.serve.decoding import Decoding
@@ -69,10 +70,11 @@ class Switch:
             action()
         except DeployError as error:
             raise self._restored(error, progress) from error
-        except KeyboardInterrupt:
-            progress.say("interrupted: restoring what ran before")
+        except BaseException as error:
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error!r}"
+            progress.say(f"{why}; restoring what ran before")
             with suppress(DeployError):
-                self.records.mark(self.new, "interrupted")
+                self.records.mark(self.new, why)
                 self._restore(progress)
             raise
 
@@ -106,6 +108,23 @@ class Switch:
         return f"{self.before.id} was restored and {'serves' if self.ran else 'is stopped, as it was'}"
 
     def _restore(self, progress: Progress) -> None:
+        """A second interrupt waits until what ran before is started again; only the look whether it answers can be cut."""
+        with held_back():
+            self._put_back(progress)
+        if self._returns is not None:
+            enough = Decoding("chain", 0)
+            wanted = replace(self.wanted, model=self._returns.model, expect=None, min_acceptance_length=1.0)
+            gate.prove(self._returns, replace(wanted, decoding=enough), progress.say)
+
+    @property
+    def _returns(self) -> Service | None:
+        """The one before, at its own address, if it comes back. It proved itself then: that it answers is enough."""
+        if self.foreign or self.before is None or not self.ran:
+            return None
+        port, model = self.records.address(self.before)
+        return replace(self.service, model=model, endpoint=replace(self.service.endpoint, port=port))
+
+    def _put_back(self, progress: Progress) -> None:
         self.service.stop()
         wait_for_memory(self.service, progress)
         if self.before is None:
@@ -116,17 +135,8 @@ class Switch:
         if self.foreign:
             progress.say(f"starting {self.foreign} again")
             self.service.transport.run(f"systemctl start {quote(self.foreign)}", sudo=True, timeout=120.0)
-        elif self.before is not None and self.ran:
-            self._serve_again(self.before, progress)
-
-    def _serve_again(self, before: Record, progress: Progress) -> None:
-        """Starts the one before. It proved itself when it was deployed: that it answers again is enough."""
-        port, model = self.records.address(before)
-        service = replace(self.service, model=model, endpoint=replace(self.service.endpoint, port=port))
-        service.start()
-        enough = Decoding("chain", 0)
-        wanted = replace(self.wanted, model=model, expect=None, min_acceptance_length=1.0, decoding=enough)
-        gate.prove(service, wanted, progress.say)
+        elif self._returns is not None:
+            self._returns.start()
 
 
 def wait_for_memory(service: Service, progress: Progress, clock: Clock | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -315,6 +316,27 @@ def test_an_interrupted_gate_restores_and_lets_the_interruption_through(host: Ho
     assert machine.active
     assert machine.options()["served-model-name"] == ["tiny"]
     assert "sudo systemctl stop" in " ".join(host.commands)
+
+
+@pytest.mark.parametrize("first", [KeyboardInterrupt(), RuntimeError("a bug of ours")])
+def test_whatever_ends_the_gate_and_whoever_presses_again_what_ran_before_runs(
+    first: BaseException, host: Host, machine: Machine
+) -> None:
+    """The second Ctrl-C comes while the old files are put back: it takes effect when the old service has been started."""
+    applied(plan.plan(inventory(), host))
+    made = plan.plan(inventory(served_model_name="new"), host)
+
+    class Impatient(Silent):
+        def say(self, line: str) -> None:
+            if line.startswith("completion"):
+                raise first
+            if line.startswith("restoring 2"):
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(made, Impatient())
+    assert machine.active
+    assert machine.options()["served-model-name"] == ["tiny"]
 
 
 def test_rollback_goes_to_the_one_before_and_back_again(
