@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-from deployer.checkpoint import profiles, shapes
+from deployer.checkpoint import shapes
 from deployer.checkpoint.header import Header
 from deployer.checkpoint.profiles import Profile
-from deployer.checkpoint.validate import validated
-from deployer.inventory.model import Inventory
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
@@ -27,12 +25,6 @@ def config_from(header: Header, profile: Profile) -> dict[str, object]:
         "torch_dtype": DTYPES.get(dtype, dtype.lower()),
     }
     return profile.config.model_dump() | from_header
-
-
-def config_for(inventory: Inventory) -> dict[str, object]:
-    """The config.json of the inventory's drafter; validates the checkpoint on the way (see `validated`)."""
-    profile = profiles.load(inventory.drafter.profile)
-    return config_from(validated(inventory.drafter.file, profile), profile)
 
 
 def as_json(config: dict[str, object]) -> bytes:

@@ -65,7 +65,7 @@ def read(path: Path) -> Header:
         size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(64)
-            _refuse_impostor(path, start)
+            refuse_impostor(path, start)
             length = _header_length(path, start, size)
             file.seek(8)
             text = file.read(length)
@@ -95,13 +95,14 @@ def _defect(path: Path, what: str, remedy: str) -> PreflightError:
     return PreflightError(f"checkpoint {path.name} {what}", where=str(path), remedy=remedy)
 
 
-def _refuse_impostor(path: Path, start: bytes) -> None:
+def refuse_impostor(path: Path, start: bytes, *, text: bool = False) -> None:
+    """Raises PreflightError when a file's first bytes are those of something else; `text` is for files of JSON."""
     if not start:
         raise _defect(path, "is empty", "copy or download it again")
     if not any(start):
         raise _defect(path, "starts with zeros: it was preallocated, not written", "copy or download it again")
     for magic, what, remedy in IMPOSTORS:
-        if start.startswith(magic):
+        if start.startswith(magic) and not (text and magic == b"{"):
             raise _defect(path, f"is {what}", remedy)
 
 

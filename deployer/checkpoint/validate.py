@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from deployer.checkpoint import shapes
+from deployer.checkpoint import content, shapes, zeros
 from deployer.checkpoint.header import Header, read, zero_filled
 from deployer.checkpoint.profiles import Profile
 from deployer.errors import PreflightError
@@ -27,16 +27,27 @@ def validated(path: Path, profile: Profile) -> Header:
     Raises PreflightError that names what does not.
     """
     header = read(path)
-    found = problems(header, profile)
-    if found:
-        more = f"\n  ... and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        listed = "".join(f"\n  {problem}" for problem in found[:SHOWN])
-        raise PreflightError(
-            f"checkpoint does not fit profile {profile.name}:{listed}{more}",
-            where=str(path),
-            remedy="use the checkpoint that the profile describes, or a profile that describes this checkpoint",
-        )
+    _refuse(path, profile, problems(header, profile))
     return header
+
+
+def examined(path: Path, profile: Profile) -> Header:
+    """Like `validated`, and every byte was looked at: no region of zeros is left that a broken copy leaves."""
+    header = validated(path, profile)
+    _refuse(path, profile, zeros.in_trained(header, content.read(path)))
+    return header
+
+
+def _refuse(path: Path, profile: Profile, found: tuple[str, ...]) -> None:
+    if not found:
+        return
+    more = f"\n  ... and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    listed = "".join(f"\n  {problem}" for problem in found[:SHOWN])
+    raise PreflightError(
+        f"checkpoint does not fit profile {profile.name}:{listed}{more}",
+        where=str(path),
+        remedy="use the checkpoint that the profile describes, or a profile that describes this checkpoint",
+    )
 
 
 def _disagreements(header: Header, profile: Profile) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from deployer import __version__
-from deployer.cli import bench, check, doctor, history, inventory, lock, look, push, serve, up, verb
+from deployer.cli import bench, check, doctor, gc, history, inventory, lock, look, push, serve, up, verb
 from deployer.cli import init as init_verb
 from deployer.cli import install as install_verb
 from deployer.cli.display import begin, err, tell_programs
@@ -43,6 +43,7 @@ for function in (
     serve.stop,
     serve.rollback,
     serve.uninstall,
+    gc.gc,
     lock.lock,
     history.history,
 ):

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO, cast
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
-from deployer.errors import DeployError, TransferError
-from deployer.facts import disk
+from deployer.errors import TransferError
 from deployer.plan.step import Progress
-from deployer.push import digest, rsync
+from deployer.push import digest, failure, rsync
+from deployer.push.pace import limited
 from deployer.push.remote import DAMAGED
-from deployer.transport.base import Transport
+from deployer.transport.base import Result, Transport
 from deployer.transport.faults import LineBroken
 
-ATTEMPTS = 4
 STALL = 60.0  # seconds without a byte
-ROOM = 1 << 20  # bytes; a disk with less is full
 
 
 @dataclass(frozen=True)
@@ -38,64 +38,111 @@ class Sending:
         return self.source.stat().st_size
 
 
-def send(transport: Transport, sending: Sending, progress: Progress, *, by_rsync: bool) -> None:
-    """Sends one file and publishes it. A broken line is tried again from where it broke;
-    raises TransferError, .part kept.
+@dataclass
+class Patience:
+    """When to give up: after so many attempts in a row that brought nothing. About a minute, so that a host may
+    restart meanwhile. A line that breaks again and again but carries something in between is not given up.
     """
 
-    def say_so(state: RetryCallState) -> None:
-        progress.say(f"{str(state.outcome.exception() if state.outcome else '').splitlines()[0]}; continuing")
+    attempts: int = 8
+    longest: float = 16.0  # seconds between two attempts
+    _best: int = field(default=-1, init=False)
+    _fruitless: int = field(default=0, init=False)
 
-    _make_folder(transport, sending.remote)
+    def found(self, offset: int) -> None:
+        """An attempt begins, with so many bytes there."""
+        if offset > self._best:
+            self._best, self._fruitless = offset, 0
+
+    @property
+    def begun(self) -> bool:
+        return self._best >= 0
+
+    def over(self, _: RetryCallState) -> bool:
+        self._fruitless += 1
+        return self._fruitless >= self.attempts
+
+    def pause(self, _: RetryCallState) -> float:
+        return float(min(self.longest, 0.5 * 2 ** (self._fruitless - 1)))
+
+
+def send(
+    transport: Transport, sending: Sending, progress: Progress, *, by_rsync: bool, limit: float | None = None
+) -> None:
+    """Sends one file and publishes it, at `limit` MB/s at most. A broken line is tried again from where it broke;
+    raises TransferError, .part kept.
+    """
+    patience = Patience()
+
     for attempt in Retrying(
         retry=retry_if_exception_type(LineBroken),
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_exponential(min=0.5, max=8),
-        before_sleep=say_so,
+        stop=patience.over,
+        wait=patience.pause,
+        before_sleep=partial(renew, transport, progress),
         reraise=True,
     ):
         with attempt:
-            start = offset(transport, sending)
+            start = _begun(transport, sending, patience)
             if start:
                 progress.say(f"{sending.source.name}: continuing at {start} of {sending.size} bytes")
-            _transfer(transport, sending, start, progress, by_rsync)
+            _transfer(transport, sending, start, progress, by_rsync, limit)
             _publish(transport, sending)
 
 
+def renew(transport: Transport, progress: Progress, state: RetryCallState) -> None:
+    """Between two attempts: says what broke, and drops the connection, since a stalled one looks whole."""
+    progress.say(f"{str(state.outcome.exception() if state.outcome else '').splitlines()[0]}; continuing")
+    transport.close()
+
+
 def offset(transport: Transport, sending: Sending) -> int:
-    """How many bytes of .part are good: all if they equal the file's beginning, else none, and it is removed."""
-    part = shlex.quote(sending.part)
-    said = transport.run(f"stat -c %s {part} 2>/dev/null || echo 0", sudo=True).stdout
-    length = int(said.strip())
+    """How many bytes of .part are good: all if they equal the file's beginning, else none, and it is removed.
+
+    Makes the folder, if there is none.
+    """
+    part, folder = shlex.quote(sending.part), shlex.quote(sending.remote.rpartition("/")[0])
+    command = f"export LC_ALL=C; umask 022; mkdir -p {folder} && {{ stat -c %s {part} 2>/dev/null || echo 0; }}"
+    result = transport.run(command, sudo=True, check=False)
+    _check(transport, sending, result, "making its folder")
+    length = int(result.stdout.strip())
     if length == 0:
         return 0
     if length <= sending.size:
-        prefix = digest.helper(transport, "prefix", sending.part, str(length), check=True).stdout.strip()
+        prefix = digest.helper(transport, "prefix", sending.part, length, check=True).stdout.strip()
         if prefix == digest.of_prefix(sending.source, length):
             return length
     transport.run(f"rm -f {part}", sudo=True)
     return 0
 
 
-def _make_folder(transport: Transport, remote: str) -> None:
-    folder = shlex.quote(remote.rpartition("/")[0])
-    transport.run(f"umask 022; mkdir -p {folder}", sudo=True)
-
-
-def _transfer(transport: Transport, sending: Sending, start: int, progress: Progress, by_rsync: bool) -> None:
+def _begun(transport: Transport, sending: Sending, patience: Patience) -> int:
+    """Where this attempt starts. A host that was reached before and is not now is restarting, as far as we know."""
     try:
-        if by_rsync:
-            # --append is safe: the prefix was compared a moment ago.
-            options = ["--append", "--inplace", *rsync.mode_options()]
-            source = [str(sending.source)]
-            rsync.send(transport, source, sending.part, options, total=sending.size, progress=progress, start=start)
-        else:
-            _by_channel(transport, sending, start, progress)
+        start = offset(transport, sending)
     except TransferError as error:
-        raise _full(transport, sending) or error from error
+        if isinstance(error, LineBroken | failure.WriteError) or not patience.begun:
+            raise
+        raise LineBroken(error.what, where=error.where, remedy=error.remedy) from error
+    patience.found(start)
+    return start
 
 
-def _by_channel(transport: Transport, sending: Sending, start: int, progress: Progress) -> None:
+def _transfer(
+    transport: Transport, sending: Sending, start: int, progress: Progress, by_rsync: bool, limit: float | None
+) -> None:
+    if not by_rsync:
+        _by_channel(transport, sending, start, progress, limit)
+        return
+    # --append is safe: the prefix was compared a moment ago.
+    options = ["--append", "--inplace", *rsync.mode_options(), *rsync.limit_options(limit)]
+    source = [str(sending.source)]
+    try:
+        rsync.send(transport, source, sending.part, options, total=sending.size, progress=progress, start=start)
+    except TransferError as error:
+        raise failure.explained(transport, sending.part, sending.source.name, error.what) or error from error
+
+
+def _by_channel(transport: Transport, sending: Sending, start: int, progress: Progress, limit: float | None) -> None:
     done = start
 
     def sent(count: int) -> None:
@@ -105,34 +152,34 @@ def _by_channel(transport: Transport, sending: Sending, start: int, progress: Pr
 
     with sending.source.open("rb") as source:
         source.seek(start)
-        command = f"umask 022; cat >>{shlex.quote(sending.part)}"
-        result = transport.feed(command, source, sudo=True, stall=STALL, sent=sent)
-    if not result.ok:
-        raise TransferError(f"writing failed: {result.stderr.strip()}", where=f"{transport.name}:{sending.part}")
-
-
-def _full(transport: Transport, sending: Sending) -> TransferError | None:
-    """The error that says so when the disk is full; tools report only a failure."""
-    try:
-        room = disk.read(transport, sending.remote)
-    except DeployError:
-        return None
-    if room.free > ROOM and room.inodes_free != 0:
-        return None
-    return TransferError(
-        f"the disk is full while sending {sending.source.name}: {room}",
-        where=f"{transport.name}:{sending.part}",
-        remedy="make room and run the same command: what arrived is kept and continued",
-    )
+        command = digest.reader("receive", sending.part, start)
+        paced = limited(cast(BinaryIO, source), limit)
+        result = transport.feed(command, paced, sudo=True, stall=STALL, sent=sent)
+    _check(transport, sending, result, "writing")
 
 
 def _publish(transport: Transport, sending: Sending) -> None:
     result = digest.helper(transport, "publish", sending.part, sending.remote, sending.sha256, check=False)
+    _check(transport, sending, result, "publishing")
+
+
+def _check(transport: Transport, sending: Sending, result: Result, doing: str) -> None:
+    """Raises the WriteError for a command that failed on the way of this file."""
+    check(transport, result, sending.source.name, sending.part, doing)
+
+
+def check(transport: Transport, result: Result, name: str, path: str, doing: str) -> None:
+    """Raises WriteError, as clear as can be, when a command that brings `name` to `path` has failed."""
+    said = result.stderr.strip()
     if result.returncode == DAMAGED:
-        raise TransferError(
-            f"{sending.source.name} arrived damaged: {result.stderr.strip()}",
-            where=f"{transport.name}:{sending.remote}",
+        raise failure.WriteError(
+            f"{name} arrived damaged: {said}",
+            where=f"{transport.name}:{path}",
             remedy="run it again; if it changed here while it was sent, wait until its writer is done",
         )
     if not result.ok:
-        raise TransferError(f"publishing failed: {result.stderr.strip()}", where=f"{transport.name}:{sending.remote}")
+        raise failure.explained(transport, path, name, said) or failure.WriteError(
+            f"{doing} failed for {name}: {said or f'exit code {result.returncode}'}",
+            where=f"{transport.name}:{path}",
+            remedy=failure.KEPT,
+        )

@@ -47,7 +47,13 @@ def _by_rsync(transport: Transport, local: Path, remote: str, names: tuple[str, 
     """One rsync for all; it writes temporary names, keeps broken-off ones in .rsync-part, and compares whole files."""
     total = sum((local / name).stat().st_size for name in names)
     with tempfile.NamedTemporaryFile("w", prefix="ddtree-files-") as listed:
-        listed.write("\n".join(names))
+        listed.write("\0".join(names))
         listed.flush()
-        options = ["--checksum", "--partial-dir=.rsync-part", f"--files-from={listed.name}", *rsync.mode_options()]
+        options = [
+            "--checksum",
+            "--partial-dir=.rsync-part",
+            f"--files-from={listed.name}",
+            "--from0",
+            *rsync.mode_options(),
+        ]
         rsync.send(transport, [f"{local}/"], f"{remote}/", options, total=total, progress=progress)

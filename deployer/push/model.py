@@ -8,11 +8,14 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deployer.checkpoint.config import as_json, config_for
-from deployer.errors import UsageError
+from deployer.checkpoint import model_folder, profiles
+from deployer.checkpoint.config import as_json, config_from
+from deployer.checkpoint.validate import examined
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.push import digest
+
+SUMS = ".sha256sums"  # hidden: no file of a model can have this name
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,14 @@ class Model:
 
     @property
     def manifest(self) -> dict[str, str]:
-        """File name -> SHA-256 of everything in the folder."""
+        """File name -> SHA-256 of everything in the folder but the list of these."""
         made = {name: hashlib.sha256(text).hexdigest() for name, text in self.texts.items()}
         return {blob.name: blob.sha256 for blob in self.blobs} | made
+
+    @property
+    def sums(self) -> str:
+        """The manifest as `sha256sum --check` reads it."""
+        return "".join(_sum_line(name, sha) for name, sha in sorted(self.manifest.items()))
 
     @property
     def identifier(self) -> str:
@@ -50,6 +58,12 @@ class Model:
 
     def folder(self, layout: Layout) -> str:
         return f"{layout.models}/{self.identifier}"
+
+
+def _sum_line(name: str, sha: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    mark = "\\" if escaped != name else ""
+    return f"{mark}{sha}  {escaped}\n"
 
 
 def slug(text: str) -> str:
@@ -63,25 +77,24 @@ def drafter_slug(inventory: Inventory) -> str:
 
 
 def drafter(inventory: Inventory) -> Model:
-    """The drafter: the bare checkpoint, validated, and the config.json made of it.
+    """The drafter: the bare checkpoint, looked at to the last byte, and the config.json made of it.
 
     Raises PreflightError if it does not fit.
     """
-    file = inventory.drafter.file
-    config = as_json(config_for(inventory))
+    file, profile = inventory.drafter.file, profiles.load(inventory.drafter.profile)
+    config = as_json(config_from(examined(file, profile), profile))
     weights = Blob(name="model.safetensors", source=file, sha256=digest.of_file(file))
     return Model(kind="drafter", slug=drafter_slug(inventory), blobs=(weights,), texts={"config.json": config})
 
 
 def target(inventory: Inventory) -> Model | None:
-    """The target, when the inventory says that it is pushed; every file of the folder but hidden ones."""
+    """The target, when the inventory says that it is pushed; every file of the folder but hidden ones.
+
+    Raises PreflightError when it is not a whole model.
+    """
     folder = inventory.target.push
     if folder is None:
         return None
-    if not (folder / "config.json").is_file():
-        raise UsageError("not a model's folder: no config.json", where=str(folder), remedy="correct target.push")
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    names = [(path.relative_to(folder).as_posix(), path) for path in files]
-    shown = [(name, path) for name, path in names if not any(part.startswith(".") for part in name.split("/"))]
-    blobs = tuple(Blob(name=name, source=path, sha256=digest.of_file(path)) for name, path in shown)
+    files = model_folder.validated(folder)
+    blobs = tuple(Blob(name=file.name, source=file.source, sha256=digest.of_file(file.source)) for file in files)
     return Model(kind="target", slug=slug(inventory.target.path.rpartition("/")[2]), blobs=blobs)

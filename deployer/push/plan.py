@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
 
@@ -10,26 +11,44 @@ from deployer.facts import disk
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.plan.step import Plan, Progress, Step
-from deployer.push import digest, rsync
+from deployer.push import digest, file, rsync
+from deployer.push.bundle import SMALL, loads, send_load
 from deployer.push.file import Sending, send
-from deployer.push.model import Blob, Model, drafter, drafter_slug, target
+from deployer.push.model import SUMS, Blob, Model, drafter, drafter_slug, target
+from deployer.push.pace import Meter, amount
+from deployer.push.rsync import Way
 from deployer.transport.base import Transport
 
 RESERVE = 256 << 20  # bytes that stay free
-SMALL = 8 << 20  # bytes; below, a new ssh for rsync takes longer than the open channel
+WORTHWHILE = 8 << 20  # bytes; below, a new ssh for rsync takes longer than the open channel
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the host has of one model. `stored` is looked at only when the folder is not complete."""
+    """What the host has of one model. `stored` (digests) and `parts` (digest -> bytes that lie there as .part) are
+    looked at only when the folder is not complete. `link` is "folder" for a real folder of the host's own: nothing of
+    ours, so nothing that we may replace.
+    """
 
     complete: bool
     stored: frozenset[str]
+    parts: dict[str, int]
     link: str
 
 
-def plan(inventory: Inventory, transport: Transport) -> Plan:
-    """The steps that make drafter and target those of the laptop.
+@dataclass(frozen=True)
+class Manner:
+    """How files are sent: which way, and at how many MB/s at most."""
+
+    way: Way
+    limit: float | None
+
+    def __str__(self) -> str:
+        return self.way.why + (f", at most {self.limit:g} MB/s" if self.limit else "")
+
+
+def plan(inventory: Inventory, transport: Transport, *, limit: float | None = None) -> Plan:
+    """The steps that make drafter and target those of the laptop, sending `limit` MB/s at most.
 
     Raises PreflightError for a bad checkpoint or a full disk.
     """
@@ -39,32 +58,43 @@ def plan(inventory: Inventory, transport: Transport) -> Plan:
     if pushed_target:
         models.append((pushed_target, inventory.target.path))
     looked = [(model, link, look(transport, layout, model, link)) for model, link in models]
-    missing = [blob for model, _, found in looked for blob in absent(model, found)]
+    missing = [(blob, found) for model, _, found in looked for blob in absent(model, found)]
+    manner = Manner(Way(False, "over the SSH channel"), limit)
     if missing:
         _check_room(transport, layout, missing)
-    steps = [step for model, link, found in looked for step in steps_for(transport, layout, model, link, found)]
+        if any(blob.size >= WORTHWHILE for blob, _ in missing):
+            manner = Manner(rsync.way(transport), limit)
+    steps = [step for looked_at in looked for step in steps_for(transport, layout, *looked_at, manner)]
     return Plan(transport.name, tuple(steps))
 
 
 def look(transport: Transport, layout: Layout, model: Model, link: str) -> Found:
     """Reads and hashes what is there; no effect."""
-    folder = model.folder(layout)
-    wanted = {f"{folder}/{name}": sha for name, sha in model.manifest.items()}
-    there = digest.there(transport, list(wanted))
-    complete = all(path in there and there[path][1] == sha for path, sha in wanted.items())
-    stored = {} if complete else digest.there(transport, [_stored(layout, blob) for blob in model.blobs])
-    good = frozenset(b.sha256 for b in model.blobs if stored.get(_stored(layout, b), (0, ""))[1] == b.sha256)
-    # "folder" is a real folder of the host's own: nothing of ours, so nothing that we may replace.
-    command = f"l={shlex.quote(link)}; readlink $l || if test -e $l; then echo folder; fi"
-    return Found(complete=complete, stored=good, link=transport.run(command, sudo=True, check=False).stdout.strip())
+    wanted = {f"{model.folder(layout)}/{name}": sha for name, sha in model.manifest.items()}
+    said = digest.helper(transport, "look", wanted, places(layout, model), link, check=True).stdout
+    answer = json.loads(said)
+    return Found(answer["complete"], frozenset(answer["stored"]), answer["parts"], answer["link"])
+
+
+def places(layout: Layout, model: Model) -> dict[str, str]:
+    """Digest -> path in the host's store. Files of equal contents are stored once, under the first one's name."""
+    found: dict[str, str] = {}
+    for blob in model.blobs:
+        found.setdefault(blob.sha256, f"{layout.store}/{blob.sha256}/{blob.name.rpartition('/')[2]}")
+    return found
 
 
 def absent(model: Model, found: Found) -> list[Blob]:
-    """The files that have to be sent."""
-    return [] if found.complete else [blob for blob in model.blobs if blob.sha256 not in found.stored]
+    """The files that have to be sent: each content once."""
+    if found.complete:
+        return []
+    once = {blob.sha256: blob for blob in reversed(model.blobs)}
+    return [blob for blob in model.blobs if blob is once[blob.sha256] and blob.sha256 not in found.stored]
 
 
-def steps_for(transport: Transport, layout: Layout, model: Model, link: str, found: Found) -> list[Step]:
+def steps_for(
+    transport: Transport, layout: Layout, model: Model, link: str, found: Found, manner: Manner
+) -> list[Step]:
     """Send, publish, link: of one model."""
     if found.link == "folder":
         raise PreflightError(
@@ -73,29 +103,44 @@ def steps_for(transport: Transport, layout: Layout, model: Model, link: str, fou
             remedy="choose another target.path",
         )
     return [
-        _send_step(transport, layout, model, found),
+        _send_step(transport, layout, model, found, manner),
         _publish_step(transport, layout, model, found),
         _link_step(transport, layout, model, link, found),
     ]
 
 
-def _send_step(transport: Transport, layout: Layout, model: Model, found: Found) -> Step:
+def _send_step(transport: Transport, layout: Layout, model: Model, found: Found, manner: Manner) -> Step:
     missing = absent(model, found)
-    size = _amount(sum(blob.size for blob in model.blobs))
+    size = amount(sum(blob.size for blob in model.blobs))
     title = f"send the {model.kind} {model.slug} ({len(model.blobs)} file{'s' * (len(model.blobs) > 1)}, {size})"
     if not missing:
         return Step("push", title, "nothing to send: the SHA-256 is equal on both ends")
 
     def action(progress: Progress) -> None:
-        worthwhile = any(blob.size >= SMALL for blob in missing) and rsync.usable(transport)
-        for blob in missing:
-            sending = Sending(blob.source, blob.sha256, _stored(layout, blob))
-            send(transport, sending, progress, by_rsync=worthwhile and blob.size >= SMALL)
+        stored = places(layout, model)
+        _send_all(transport, [Sending(b.source, b.sha256, stored[b.sha256]) for b in missing], progress, manner)
 
+    parts = sum(found.parts.get(blob.sha256, 0) for blob in missing)
     reason = (
-        f"{len(missing)} of {len(model.blobs)} are not in the host's store ({_amount(sum(b.size for b in missing))})"
+        f"{len(missing)} of {len(model.blobs)} are not in the host's store ({amount(sum(b.size for b in missing))}"
+        f"{f', {amount(parts)} of it broken off and to be continued' if parts else ''}); {manner}"
     )
     return Step("push", title, reason, action)
+
+
+def _send_all(transport: Transport, sendings: list[Sending], progress: Progress, manner: Manner) -> None:
+    """Small files together, then the others one by one; their bytes are counted as one transfer."""
+    meter, done = Meter(progress, total=sum(sending.size for sending in sendings)), 0
+    for load in loads(sending for sending in sendings if sending.size < SMALL):
+        meter.next_file(done)
+        send_load(transport, load, meter, limit=manner.limit)
+        done += sum(sending.size for sending in load)
+    for sending in sendings:
+        if sending.size >= SMALL:
+            meter.next_file(done)
+            by_rsync = manner.way.by_rsync and sending.size >= WORTHWHILE
+            send(transport, sending, meter, by_rsync=by_rsync, limit=manner.limit)
+            done += sending.size
 
 
 def _publish_step(transport: Transport, layout: Layout, model: Model, found: Found) -> Step:
@@ -105,19 +150,11 @@ def _publish_step(transport: Transport, layout: Layout, model: Model, found: Fou
         return Step("push", title, "it is complete, every file checked")
 
     def action(progress: Progress) -> None:
-        temporary = f"{folder}.part"
-        names = [*model.manifest, "x"]
-        parents = sorted({f"{temporary}/{name}".rpartition("/")[0] for name in names})
-        links = [
-            f"ln {shlex.quote(_stored(layout, blob))} {shlex.quote(f'{temporary}/{blob.name}')}" for blob in model.blobs
-        ]
-        transport.run(
-            f"set -e; umask 022; rm -rf {shlex.quote(temporary)}; mkdir -p {shlex.join(parents)}\n" + "\n".join(links),
-            sudo=True,
-        )
-        for name, text in model.texts.items():
-            transport.write(text, f"{temporary}/{name}", sudo=True)
-        transport.run(f"rm -rf {shlex.quote(folder)} && mv -T {shlex.join([temporary, folder])} && sync", sudo=True)
+        stored = places(layout, model)
+        files = [(blob.name, stored[blob.sha256]) for blob in model.blobs]
+        texts = {name: text.decode() for name, text in model.texts.items()} | {SUMS: model.sums}
+        result = digest.helper(transport, "assemble", folder, files, texts, check=False)
+        file.check(transport, result, model.slug, folder, "publishing")
 
     made = f", {', '.join(model.texts)} made from header and profile" if model.texts else ""
     return Step("push", title, f"it is not there or not complete{made}", action)
@@ -132,34 +169,23 @@ def _link_step(transport: Transport, layout: Layout, model: Model, link: str, fo
     def action(progress: Progress) -> None:
         temporary = f"{link}.part"
         parent = link.rpartition("/")[0]
-        transport.run(
-            f"umask 022; mkdir -p {shlex.quote(parent)} && ln -sfn {shlex.join([folder, temporary])} && "
-            f"mv -fT {shlex.join([temporary, link])}",
-            sudo=True,
+        command = (
+            f"export LC_ALL=C; umask 022; mkdir -p {shlex.quote(parent)} && ln -sfn {shlex.join([folder, temporary])} "
+            f"&& mv -fT {shlex.join([temporary, link])}"
         )
+        file.check(transport, transport.run(command, sudo=True, check=False), model.slug, link, "linking")
 
     return Step("push", title, f"it points to {found.link}" if found.link else "there is no such link", action)
 
 
-def _check_room(transport: Transport, layout: Layout, missing: list[Blob]) -> None:
-    """Refuses before the first byte when it cannot fit; what lies there as .part counts as still to come."""
-    room, needed = disk.read(transport, layout.store), sum(blob.size for blob in missing) + RESERVE
-    inodes = room.inodes_free is not None and room.inodes_free < 2 * len(missing) + 16
+def _check_room(transport: Transport, layout: Layout, missing: list[tuple[Blob, Found]]) -> None:
+    """Refuses before the first byte when it cannot fit. What lies there as .part is continued and needs no new room."""
+    room = disk.read(transport, layout.store)
+    needed = sum(max(0, blob.size - found.parts.get(blob.sha256, 0)) for blob, found in missing) + RESERVE
+    inodes = room.inodes_free is not None and room.inodes_free < 3 * len(missing) + 16
     if room.free < needed or inodes:
         raise PreflightError(
-            f"not enough room for {_amount(needed)} in {len(missing)} files: {room}",
+            f"not enough room for {amount(needed)} in {len(missing)} files: {room}",
             where=f"{transport.name}:{layout.models}",
-            remedy="make room there, or set root to a larger file system",
+            remedy=f"ddtree-deploy gc {transport.name}, or make room there, or set root to a larger file system",
         )
-
-
-def _stored(layout: Layout, blob: Blob) -> str:
-    return f"{layout.store}/{blob.sha256}/{blob.name.rpartition('/')[2]}"
-
-
-def _amount(size: int) -> str:
-    """Bytes for people, in powers of ten as disks are sold."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.2f} {unit}"
-    return f"{size} bytes"

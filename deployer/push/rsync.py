@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO
 
 from deployer.errors import TransferError
@@ -18,13 +21,74 @@ from deployer.transport.faults import LineBroken
 
 STALL = 60  # seconds without a byte
 BROKEN = frozenset({10, 12, 30, 35, 255})  # rsync's exit codes for socket, protocol stream, timeouts; ssh's own
+OLDEST_HERE = (3, 1, 0)  # --info=progress2
+OLDEST_THERE = (3, 0, 0)  # --protect-args
 _AMOUNT = re.compile(rb"^\s*([\d,]+)\s+\d+%")
+_VERSION = re.compile(r"^rsync\s+version\s+v?(\d+(?:\.\d+)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Rsync:
+    """What `rsync --version` says. macOS has either an rsync of 2006 or openrsync, which calls itself compatible."""
+
+    version: tuple[int, ...]
+    openrsync: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Rsync | None:
+        """None when it is not rsync that spoke."""
+        match = _VERSION.search(text)
+        if "openrsync" in text:
+            return cls(version=(), openrsync=True)
+        return cls(tuple(int(number) for number in match[1].split("."))) if match else None
+
+    def __str__(self) -> str:
+        return "openrsync" if self.openrsync else f"rsync {'.'.join(map(str, self.version))}"
+
+    def at_least(self, version: tuple[int, ...]) -> bool:
+        return not self.openrsync and self.version >= version
+
+
+@dataclass(frozen=True)
+class Way:
+    """How files go to a host, and why so, in words."""
+
+    by_rsync: bool
+    why: str
+
+
+def way(transport: Transport) -> Way:
+    """rsync when both ends have one that can what is needed, else the SSH connection itself. Both continue."""
+    if transport.openssh is None:
+        return Way(False, "copied on this machine")
+    if not shutil.which("ssh"):
+        return Way(False, "over the SSH channel: this machine has no ssh for rsync to use")
+    here, there = _here(), _there(transport)
+    if here is not None and there is not None and here.at_least(OLDEST_HERE) and there.at_least(OLDEST_THERE):
+        return Way(True, f"by {here} here and {there} there")
+    poor = [
+        f"{place} {rsync or 'no rsync'}"
+        for place, rsync, oldest in (("here", here, OLDEST_HERE), ("there", there, OLDEST_THERE))
+        if rsync is None or not rsync.at_least(oldest)
+    ]
+    return Way(False, f"over the SSH channel: {', '.join(poor)}, rsync {OLDEST_HERE[0]}.{OLDEST_HERE[1]} is needed")
 
 
 def usable(transport: Transport) -> bool:
-    """Both ends have rsync, and the laptop has ssh."""
-    here = shutil.which("rsync") and shutil.which("ssh")
-    return bool(here and transport.openssh) and transport.run("command -v rsync", check=False).ok
+    """Whether rsync can be used to this host."""
+    return way(transport).by_rsync
+
+
+def _here() -> Rsync | None:
+    if not shutil.which("rsync"):
+        return None
+    said = subprocess.run(["rsync", "--version"], capture_output=True, text=True, check=False, timeout=30)
+    return Rsync.parse(said.stdout + said.stderr)
+
+
+def _there(transport: Transport) -> Rsync | None:
+    said = transport.run("rsync --version", check=False)
+    return Rsync.parse(said.stdout + said.stderr)
 
 
 def send(
@@ -44,31 +108,54 @@ def send(
     command = ["rsync", "--protect-args", "--info=progress2", "--no-inc-recursive", f"--timeout={STALL}"]
     command += ["-e", shlex.join(shell), *sudo, *options, "--", *sources, f"{host}:{remote}"]
     # Its own process group: Ctrl-C reaches us first, and we end it with its children.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen(
+        [*_ending_with_us(), *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
         try:
             assert process.stdout is not None
-            for done in _amounts(process.stdout):
+            for done in _amounts(process.stdout, f"{transport.name}:{remote}"):
                 progress.bytes(min(start + done, total), total)
-            assert process.stderr is not None
-            said = process.stderr.read().decode(errors="replace").strip()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)
-            raise
+            process.wait()
+        finally:
+            # Its ssh too: on a dead line it would live on for a minute and keep stderr open.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        assert process.stderr is not None
+        said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode:
         kind = LineBroken if process.returncode in BROKEN else TransferError
         raise kind(f"rsync failed with {process.returncode}: {said[-400:]}", where=f"{transport.name}:{remote}")
 
 
-def _amounts(output: IO[bytes]) -> Iterator[int]:
-    """The byte counts that --info=progress2 writes, separated by carriage returns."""
+def _ending_with_us() -> list[str]:
+    """Words before a command that end it when this program is killed, where the system can do that. Elsewhere it
+    finishes its file, which harms nothing.
+    """
+    return ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
+
+
+def _amounts(output: IO[bytes], where: str) -> Iterator[int]:
+    """The byte counts that --info=progress2 writes, separated by carriage returns.
+
+    Raises LineBroken after a silence: on a line that is dead but open, rsync's own --timeout does not always end it.
+    """
     pending = b""
-    while chunk := os.read(output.fileno(), 4096):
+    while select.select([output], [], [], STALL)[0]:
+        chunk = os.read(output.fileno(), 4096)
+        if not chunk:
+            return
         *lines, pending = (pending + chunk).replace(b"\n", b"\r").split(b"\r")
         for line in lines:
             if match := _AMOUNT.match(line):
                 yield int(match[1].replace(b",", b""))
+    raise LineBroken(f"stalled, nothing moved for {STALL:g} s", where=where, remedy="run the same command again")
 
 
 def mode_options() -> list[str]:
     """Modes that the service's account can read, whatever they are here."""
     return ["--perms", "--chmod=Du=rwx,Dgo=rx,Fu=rw,Fgo=r"]
+
+
+def limit_options(limit: float | None) -> list[str]:
+    """A limit in MB/s (10^6 bytes) as rsync takes it: whole KiB/s."""
+    return [] if limit is None else [f"--bwlimit={max(1, round(limit * 1e6 / 1024))}"]

@@ -47,3 +47,20 @@ def inventory_for(folder: Path, drafter: Path, **target: str) -> Inventory:
             "serve": {"served_model_name": "tiny", "secrets": {"VLLM_API_KEY": {"env": planted.VARIABLE}}},
         }
     )
+
+
+def write_model(folder: Path, *, shards: int = 3) -> Path:
+    """A target as it is published: config.json, tokenizer.json and weights in shards with their index."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"text_config": {"hidden_size": 128, "vocab_size": 320}}))
+    (folder / "tokenizer.json").write_text("{}")
+    listed = {}
+    for number in range(1, shards + 1):
+        name = f"model-{number:05}-of-{shards:05}.safetensors"
+        tensors: dict[str, tuple[int, ...]] = {f"model.layers.{number}.mlp.up_proj.weight": (512, 128)}
+        if number == 1:
+            tensors["model.embed_tokens.weight"] = (320, 128)
+        write_checkpoint(folder / name, tensors)
+        listed |= dict.fromkeys(tensors, name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": listed}))
+    return folder

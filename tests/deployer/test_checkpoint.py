@@ -11,7 +11,7 @@ from material import REPOSITORY, write_checkpoint
 from deployer.checkpoint import header, profiles, shapes
 from deployer.checkpoint.config import config_from
 from deployer.checkpoint.profiles import Profile
-from deployer.checkpoint.validate import validated
+from deployer.checkpoint.validate import examined, validated
 from deployer.errors import PreflightError, UsageError
 
 
@@ -147,3 +147,17 @@ def test_a_profile_that_contradicts_itself_is_refused(tmp_path: Path, old: str, 
 def test_an_unknown_profile_gets_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"z-lab/Qwen3\.6-27B-DFlash"):
         profiles.load("z-lab/Qwen3.6-27B-DFlsh")
+
+
+def test_a_hole_in_the_middle_of_a_drafter_is_found_by_looking_at_every_byte(drafter: Path, profile: Profile) -> None:
+    start = header.read(drafter)
+    begin = start.data_start + start.tensors["layers.0.mlp.up_proj.weight"].begin
+    at = -(-begin // 4096) * 4096
+    with drafter.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes(4096))
+    validated(drafter, profile)
+    with pytest.raises(
+        PreflightError, match=rf"layers\.0\.mlp\.up_proj\.weight: bytes {at} to {at + 4096} of the file"
+    ):
+        examined(drafter, profile)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import planted
 import pytest
-from material import REPOSITORY, TINY_PROFILE
+from material import REPOSITORY, TINY_PROFILE, write_checkpoint
 from sshd import Servers
 
 from deployer.errors import Exit
@@ -28,6 +28,7 @@ def host(tmp_path: Path, drafter: Path, servers: Servers) -> Path:
     target = tmp_path / "target"
     target.mkdir()
     (target / "config.json").write_text('{"model_type": "tiny", "num_hidden_layers": 8, "hidden_size": 128}')
+    write_checkpoint(target / "model.safetensors", {"model.embed_tokens.weight": (320, 128)})
     path = tmp_path / "box.toml"
     path.write_text(
         f'name = "box"\nroot = "{tmp_path}/root"\nservice = "ddtree-test-{os.getpid()}"\n'

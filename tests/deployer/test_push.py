@@ -36,7 +36,7 @@ def inventory(tmp_path: Path, drafter: Path) -> Inventory:
     target = tmp_path / "target"
     (target / "deep").mkdir(parents=True)
     (target / "config.json").write_text(json.dumps({"num_hidden_layers": 8}))
-    (target / "model.safetensors").write_bytes(b"w" * 5000)
+    write_checkpoint(target / "model.safetensors", {"model.embed_tokens.weight": (320, 128)})
     (target / "deep" / "more.txt").write_text("more")
     (target / ".hidden").write_text("not a part of the model")
     return inventory_for(tmp_path, drafter, push=str(target))
@@ -59,7 +59,9 @@ def test_a_push_makes_readable_immutable_folders_and_a_second_one_sends_nothing(
     assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {
         "model.safetensors": 0o644,
         "config.json": 0o644,
+        ".sha256sums": 0o644,
     }
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", ".sha256sums"], cwd=folder, check=True)
     assert (folder / "model.safetensors").read_bytes() == inventory.drafter.file.read_bytes()
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 2
     target = Path(inventory.target.path)
