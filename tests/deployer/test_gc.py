@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from material import inventory_for, write_checkpoint, write_model
+from material import REPOSITORY, inventory_for, write_checkpoint, write_model
 from recorder import Recorder
 
 from deployer.checkpoint import shapes
@@ -148,6 +149,37 @@ def test_leftovers_of_pushes_go_when_they_are_old_and_what_is_not_ours_stays(inv
     assert not broken_off.exists()
     assert own.exists()
     assert alike.exists()
+
+
+def test_the_verb_plans_first_then_removes_then_has_nothing_to_do(
+    inventory: Inventory, profile: Profile, tmp_path: Path
+) -> None:
+    old, _ = push(inventory)
+    another_drafter(inventory, profile, b"2")
+    push(inventory)
+    age(Path(inventory.root))
+    file = tmp_path / "here.toml"
+    file.write_text(
+        f'name = "here"\nroot = "{inventory.root}"\nservice = "ddtree-gc-{os.getpid()}"\n'
+        f'[ssh]\nhost = "localhost"\n[install]\nbuild = "cpu"\n[serve]\nserved_model_name = "tiny"\n'
+        f'[drafter]\nfile = "{inventory.drafter.file}"\nprofile = "{inventory.drafter.profile}"\n'
+        f'[target]\npath = "{inventory.target.path}"\npush = "{inventory.target.push}"\n'
+    )
+
+    def run(*words: str) -> str:
+        program = [sys.executable, "-c", "from deployer.cli.app import main; main()", "--local", "gc", str(file)]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run([*program, *words], capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    planned = run("--plan")
+    assert f"+ gc: remove {old} (" in planned
+    assert "it is what would be pushed now" in planned or "refers to it" in planned
+    assert old.exists()
+    assert f"+ gc: remove {old} (" in run()
+    assert not old.exists()
+    assert run().endswith("nothing to do\n")
 
 
 def test_a_host_without_models_is_no_error(inventory: Inventory) -> None:
