@@ -1,4 +1,4 @@
-"""Push: what is sent, what is not sent again, and what a broken line, a kill or a full disk leaves behind."""
+"""Push: what is sent, what is not sent again, and what a broken line or a change underneath leaves behind."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -190,66 +186,6 @@ def test_a_file_that_changes_while_it_is_sent_never_gets_its_name(tmp_path: Path
     with pytest.raises(TransferError, match="arrived damaged"):
         send(LocalTransport(), sending, Recorder(), by_rsync=False)
     assert list(Path(sending.remote).parent.iterdir()) == []
-
-
-@pytest.mark.parametrize("by_rsync", [True, False])
-def test_killed_in_the_middle_it_leaves_only_a_part_and_the_next_run_continues(
-    servers: Servers, tmp_path: Path, by_rsync: bool
-) -> None:
-    if by_rsync and not shutil.which("rsync"):
-        pytest.skip("rsync is not installed")
-    sending = big(tmp_path, 64 << 20)
-    program = f"""
-        import sys
-        sys.path[:0] = [{str(REPOSITORY)!r}, {str(REPOSITORY / "tests/deployer")!r}]
-        from pathlib import Path
-        from recorder import Recorder
-        from deployer.inventory.model import Ssh
-        from deployer.push.file import Sending, send
-        from deployer.transport.ssh import SshTransport
-        box = SshTransport(Ssh(host="direct", config_file=Path({str(servers.config)!r})))
-        sending = Sending(Path({str(sending.source)!r}), {sending.sha256!r}, {sending.remote!r})
-        send(box, sending, Recorder(), by_rsync={by_rsync})
-    """
-    victim = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
-    part, deadline = Path(sending.part), time.monotonic() + 60
-    while not (part.exists() and part.stat().st_size > 1 << 20):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    victim.send_signal(signal.SIGKILL)
-    victim.wait()
-    assert [path.name for path in part.parent.iterdir()] == [part.name]
-    servers.box.cut()
-    time.sleep(0.3)
-    left = part.stat().st_size
-    box, recorder = over(servers, "direct"), Recorder()
-    send(box, sending, recorder, by_rsync=by_rsync)
-    assert recorder.lines == [f"big.bin: continuing at {left} of {sending.size} bytes"]
-    assert Path(sending.remote).read_bytes() == sending.source.read_bytes()
-    box.close()
-
-
-@pytest.mark.parametrize("by_rsync", [True, False])
-def test_a_disk_that_fills_up_is_named_with_df_and_the_part_is_kept(
-    servers: Servers, tmp_path: Path, by_rsync: bool
-) -> None:
-    if by_rsync and not shutil.which("rsync"):
-        pytest.skip("rsync is not installed")
-    sending, small = big(tmp_path), tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
-        full = Sending(sending.source, sending.sha256, f"{small}/big.bin")
-        box = over(servers)
-        with pytest.raises(TransferError) as caught:
-            send(box, full, Recorder(), by_rsync=by_rsync)
-        box.close()
-        assert "the disk is full while sending big.bin" in str(caught.value)
-        assert f"{small}: 0.0 of 0.0 GiB free" in str(caught.value)
-        assert [path.name for path in small.iterdir()] == ["big.bin.part"]
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 @pytest.mark.parametrize("local", [True, False])
