@@ -126,6 +126,8 @@ def test_wrong_bytes_from_the_index_are_refused(wheel: Path, tmp_path: Path, mon
 
 
 def test_pytorch_that_no_index_offers_is_one_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)  # a constraint of this machine would be another reason to refuse
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))

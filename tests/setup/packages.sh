@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the laptop's half and the staging box need, if any is missing. Needs root for that.
 set -euo pipefail
-needed=(python3-venv openssh-client openssh-server rsync lxc mmdebstrap nftables iproute2)
+needed=(python3-venv openssh-client openssh-server rsync lxc mmdebstrap nftables iproute2 systemd)
 missing=()
 for package in "${needed[@]}"; do
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
