@@ -11,7 +11,7 @@ LAPTOP := build/venv/bin
 ENGINE := build/engine/bin
 PYTEST := -m pytest -p no:cacheprovider
 
-.PHONY: help demo test test-unit test-ext test-engine test-lab test-full lint laptop engine pairs packages lab wheelhouse clean
+.PHONY: help demo test test-unit test-deployer test-ext test-engine test-lab test-full lint laptop engine pairs packages lab wheelhouse clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,7 +29,10 @@ lint: laptop ## ruff and mypy --strict
 	$(LAPTOP)/ruff check .
 	$(LAPTOP)/mypy
 
-test-unit: laptop ## the deployer without a lab: under a minute
+test-unit: laptop ## the deployer, for daily work: under two minutes
+	$(LAPTOP)/python $(PYTEST) tests/deployer -m 'not slow'
+
+test-deployer: laptop ## the deployer with cut links, full disks and whole command lines
 	$(LAPTOP)/python $(PYTEST) tests/deployer
 
 test-ext: engine ## the algorithm and its kernels, interpreted: under two minutes

@@ -19,6 +19,8 @@ from sshd import Servers
 
 from deployer.errors import Exit
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = [sys.executable, "-c", "from deployer.cli.app import main; main()"]
 
 

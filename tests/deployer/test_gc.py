@@ -20,6 +20,8 @@ from deployer.push import gc, plan, published
 from deployer.push.gc import Entry, Folder, Survey, judge
 from deployer.transport.local import LocalTransport
 
+pytestmark = pytest.mark.slow
+
 FOLDER, OTHER = "tiny-0123456789ab", "tiny-ba9876543210"
 
 

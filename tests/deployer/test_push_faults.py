@@ -31,6 +31,8 @@ from deployer.transport.faults import LineBroken
 from deployer.transport.local import LocalTransport
 from deployer.transport.ssh import SshTransport
 
+pytestmark = pytest.mark.slow
+
 ways = pytest.mark.parametrize("by_rsync", [True, False], ids=["rsync", "channel"])
 
 

@@ -26,6 +26,8 @@ from deployer.push.rsync import Rsync
 from deployer.transport.local import LocalTransport
 from deployer.transport.ssh import SshTransport
 
+pytestmark = pytest.mark.slow
+
 # As `rsync --version` begins on Debian 12, macOS 14, macOS 15, and with a development version.
 DEBIAN = "rsync  version 3.2.7  protocol version 31\nCopyright (C) 1996-2022 by Andrew Tridgell and others.\n"
 MACOS_14 = "rsync  version 2.6.9  protocol version 29\nCopyright (C) 1996-2006 by Andrew Tridgell and others.\n"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the laptop's half and the staging box need, if any is missing. Needs root for that.
+# Installs the Debian packages that the laptop's half, the staging box and the CPU engine (libnuma1: its extension links it) need,
+# if any is missing. Needs root for that.
 set -euo pipefail
-needed=(python3-venv openssh-client openssh-server rsync lxc mmdebstrap nftables iproute2 systemd)
+needed=(python3-venv openssh-client openssh-server rsync lxc mmdebstrap nftables iproute2 systemd libnuma1)
 missing=()
 for package in "${needed[@]}"; do
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
