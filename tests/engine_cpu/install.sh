@@ -55,5 +55,11 @@ else
   echo "engine: no ddtree_ext/pyproject.toml yet, so stock vLLM only" >&2
 fi
 "$venv/bin/python" -c 'import torchvision, triton.backends as t; assert "cpu" in t.backends'
+probe='import torch; from vllm.platforms import current_platform as p; p.import_kernels(); torch.ops._C.init_cpu_memory_env'
+said=$("$venv/bin/python" -c "$probe" 2>&1) || {
+  grep -iE 'error|cannot open' <<<"$said" | tail -n 2 >&2
+  echo "engine: vLLM's extension does not load; beyond Python's packages it links Debian's libnuma1" >&2
+  exit 1
+}
 echo "$stamp" >"$venv/.engine-stamp"
 echo "engine: $venv is ready"
