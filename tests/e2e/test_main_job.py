@@ -84,6 +84,9 @@ def test_stop_stops_and_uninstall_leaves_nothing_behind(deployer: Deployer) -> N
     deployer.ok("uninstall")
     left = deployer.ct129(
         "ls -d /opt/ddtree /etc/ddtree /etc/systemd/system/ddtree-vllm* /var/lib/ddtree-vllm* /var/cache/ddtree-vllm* 2>/dev/null;"
-        " id ddtree 2>/dev/null; pgrep -fa [v]llm; systemctl list-units --all --no-legend | grep ddtree"
+        " id ddtree 2>/dev/null; systemctl list-units --all --no-legend | grep ddtree"
     )
     assert left.strip() == "", left
+    running = deployer.ct129("ps -eo args")
+    assert "sshd" in running
+    assert "vllm" not in running.lower(), running
