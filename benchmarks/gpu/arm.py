@@ -126,7 +126,7 @@ def hold(llm: Any, spec: Spec, batch: int, prompt: int, measured: Measured) -> N
         engine.add_request(request, {"prompt_token_ids": tokens}, params)
     seen: set[str] = set()
     while len(seen) < batch:
-        seen |= {output.request_id.split("-")[0] + output.request_id[len(name) :] for output in engine.step()}
+        seen |= {output.request_id for output in engine.step()}
         if len(seen) == 1 and name not in measured.ttft:
             measured.ttft[name] = (time.perf_counter() - begun) * 1e3
     for _ in range(spec.steps):

@@ -50,14 +50,15 @@ def make(root: Path, settings: dict[str, str]) -> None:
         raise LabError(f"{root} exists and was not made by this script: name another folder")
     shutil.rmtree(root, ignore_errors=True)
     sources = "\n".join(path.read_text() for path in apt_sources())
-    options = ["--quiet", "--mode=root", "--variant=minbase", f"--include={PACKAGES}", *apt_transport()]
+    transport = apt_transport()
+    options = ["--quiet", "--mode=root", "--variant=minbase", f"--include={PACKAGES}", *transport]
     sh("mmdebstrap", *options, suite_of_machine(), root, "-", stdin=sources, timeout=900)
     (root / MARK).touch()
     for path in (Path("/etc/resolv.conf"), *(path for path in local_paths(settings) if path.is_file())):
         (root / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, root / path.relative_to("/"))
-    transport = [line.removeprefix("--aptopt=") for line in apt_transport()]
-    (root / "etc/apt/apt.conf.d/90machine").write_text("".join(f"{line}\n" for line in transport))
+    lines = [f"{option.removeprefix('--aptopt=')}\n" for option in transport]
+    (root / "etc/apt/apt.conf.d/90machine").write_text("".join(lines))
     sh("git", "clone", "-q", "--no-hardlinks", REPO, root / CHECKOUT)
 
 
