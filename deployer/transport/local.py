@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from deployer.errors import TransferError
+from deployer.transport.faults import LineBroken
 from deployer.transport.forward import listening
 from deployer.transport.shell import Raw, ShellTransport
 
@@ -63,7 +64,11 @@ class LocalTransport(ShellTransport):
                 process.stdin.flush()
             except BrokenPipeError:
                 pass  # its exit code and stderr say why it stopped reading
-            out, err = process.communicate(timeout=stall)
+            try:
+                out, err = process.communicate(timeout=stall)
+            except subprocess.TimeoutExpired as error:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise LineBroken(f"stalled, nothing moved for {stall:g} s", where=self.name) from error
         return Raw(process.returncode, out, err)
 
     def forward(self, remote_host: str, remote_port: int, local_port: int = 0) -> AbstractContextManager[int]:

@@ -123,10 +123,9 @@ class SshTransport(ShellTransport):
                 with suppress(OSError):  # it may end without reading; its exit code says why
                     channel.sendall(stdin)
             channel.shutdown_write()
-            while not (_drain(channel, out, err) or time.monotonic() > deadline):
-                time.sleep(POLL)
-            if not channel.exit_status_ready():
-                raise TransferError(f"no result within {timeout:g} s", where=f"{self.name}: {command[:200]}")
+            if not _drained(channel, out, err, deadline):
+                what = "its output did not end" if channel.exit_status_ready() else "no result"
+                raise TransferError(f"{what} within {timeout:g} s", where=f"{self.name}: {command[:200]}")
             return self._ended(channel, out, err)
         except FAULTS as error:
             raise self._lost(error) from error
@@ -135,7 +134,7 @@ class SshTransport(ShellTransport):
 
     def _ended(self, channel: Any, out: bytearray, err: bytearray) -> Raw:
         code = channel.recv_exit_status()
-        if code < 0:
+        if code < 0 or not (channel.eof_received or channel.get_transport().is_active()):
             raise self._lost("the host closed it before the command ended")
         return Raw(code, bytes(out), bytes(err))
 
@@ -164,10 +163,7 @@ class SshTransport(ShellTransport):
                 channel.sendall(chunk)
                 sent(len(chunk))
             channel.shutdown_write()
-            deadline = time.monotonic() + stall
-            while not (_drain(channel, out, err) or time.monotonic() > deadline):
-                time.sleep(POLL)
-            if not channel.exit_status_ready():
+            if not _drained(channel, out, err, time.monotonic() + stall):
                 raise TimeoutError
             return self._ended(channel, out, err)
         except TimeoutError as error:
@@ -175,7 +171,7 @@ class SshTransport(ShellTransport):
         except FAULTS as error:
             # A command that ends early closes its stdin: then its exit code is the news, not the broken pipe.
             if channel.exit_status_ready() and channel.recv_exit_status() >= 0:
-                _drain(channel, out, err)
+                _drained(channel, out, err, time.monotonic() + stall)
                 return self._ended(channel, out, err)
             raise self._lost(error) from error
         finally:
@@ -217,14 +213,17 @@ def _close(channel: Any) -> None:
         channel.close()
 
 
-def _drain(channel: Any, out: bytearray, err: bytearray) -> bool:
-    """Takes what has arrived; True when the command has ended and nothing is left."""
-    ended = bool(channel.exit_status_ready()) or bool(channel.closed)
-    quiet = True
-    while channel.recv_ready():
-        out += channel.recv(CHUNK)
-        quiet = False
-    while channel.recv_stderr_ready():
-        err += channel.recv_stderr(CHUNK)
-        quiet = False
-    return ended and quiet
+def _drained(channel: Any, out: bytearray, err: bytearray, deadline: float) -> bool:
+    """Takes all that comes until the command has ended and closed its output; False when `deadline` comes first.
+
+    Its exit code alone says less: sshd sends that when the process ends, and what is still in its pipes later.
+    """
+    while True:
+        ended = bool(channel.exit_status_ready() and channel.eof_received) or bool(channel.closed)
+        while channel.recv_ready():
+            out += channel.recv(CHUNK)
+        while channel.recv_stderr_ready():
+            err += channel.recv_stderr(CHUNK)
+        if ended or time.monotonic() > deadline:
+            return ended
+        time.sleep(POLL)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployer.errors import PreflightError, TransferError
+from deployer.transport.faults import LineBroken
 from deployer.transport.local import LocalTransport
 from deployer.transport.shell import CommandError, Raw
 
@@ -81,3 +82,8 @@ def test_feeding_counts_what_left_and_reports_a_reader_that_stops() -> None:
     assert (result.stdout.strip(), sum(sent)) == ("3000000", 3_000_000)
     stopped = LocalTransport().feed("echo full >&2; exit 1", io.BytesIO(b"x" * 3_000_000), sent=sent.append)
     assert (stopped.returncode, stopped.stderr) == (1, "full\n")
+
+
+def test_a_reader_that_never_answers_is_a_broken_line_and_is_ended() -> None:
+    with pytest.raises(LineBroken, match=r"nothing moved for 0\.3 s"):
+        LocalTransport().feed("cat >/dev/null; sleep 60", io.BytesIO(b"x"), stall=0.3, sent=lambda _: None)

@@ -4,6 +4,7 @@ looks like.
 
 from __future__ import annotations
 
+import io
 import socket
 import subprocess
 import threading
@@ -138,6 +139,20 @@ def test_commands_give_output_error_code_and_take_stdin(servers: Servers) -> Non
         list(box.stream("echo last words; exit 4"))
     box.close()
     box.close()
+
+
+def test_output_that_comes_after_the_exit_code_is_whole(servers: Servers) -> None:
+    box = transport(servers, "box")
+    late = "(sleep 0.5; head -c 300000 /dev/zero | tr '\\0' x; head -c 300000 /dev/zero | tr '\\0' y >&2) & exit 3"
+    result = box.run(late, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (3, "x" * 300000, "y" * 300000)
+    fed = box.feed(late, io.BytesIO(b"in"), stall=10, sent=lambda _: None)
+    assert (fed.returncode, fed.stdout, fed.stderr) == (3, "x" * 300000, "y" * 300000)
+
+
+def test_a_command_that_leaves_its_output_open_is_given_up_and_not_cut_short(servers: Servers) -> None:
+    with pytest.raises(TransferError, match=r"its output did not end within 0\.5 s"):
+        transport(servers).run("echo some; sleep 5 & exit 0", timeout=0.5)
 
 
 def test_a_command_without_a_result_is_given_up(servers: Servers) -> None:
