@@ -13,6 +13,7 @@ from deployer.facts.finding import Finding, failures
 from deployer.facts.gather import Facts, gather
 from deployer.facts.judge import judge
 from deployer.facts.judge_proxmox import proxmox_findings
+from deployer.facts.stage import stage_findings
 from deployer.inventory.model import Inventory
 from deployer.transport import jumps
 
@@ -33,7 +34,8 @@ def examine(host: Host) -> None:
 def everything(host: Host) -> tuple[Finding, ...]:
     """All findings about the box, and about the Proxmox host under it."""
     facts = gather(host.inventory, host.transport)
-    return (*judge(facts, host.inventory), *_beneath(host.inventory, facts))
+    staging = stage_findings(host.transport, facts.drafter.size)
+    return (*judge(facts, host.inventory), *staging, *_beneath(host.inventory, facts))
 
 
 def refuse(findings: Iterable[Finding], where: str) -> None:
@@ -45,11 +47,13 @@ def refuse(findings: Iterable[Finding], where: str) -> None:
 
 
 def _beneath(inventory: Inventory, facts: Facts) -> tuple[Finding, ...]:
-    """The Proxmox host of a box with GPUs, where it is the last jump host; a silent one is the doctor's to explain."""
-    if not inventory.checks.gpus or choices.local:
+    """The Proxmox host of a box with GPUs, or of one that is reached by pct, where it is the last machine before it; a
+    silent one is the doctor's to explain.
+    """
+    if not (inventory.checks.gpus or inventory.pct) or choices.local:
         return ()
     with suppress(DeployError):
-        before = len(jumps.jumps(inventory.ssh))
+        before = len(jumps.jumps(inventory))
         if before:
             with jumps.reached(inventory.ssh, before - 1) as transport:
                 return tuple(proxmox_findings(proxmox.read(transport), facts.host, inventory))

@@ -15,6 +15,7 @@ from deployer.facts.judge import judge
 from deployer.facts.judge_laptop import laptop_findings
 from deployer.facts.judge_proxmox import proxmox_findings
 from deployer.facts.proxmox import Proxmox
+from deployer.facts.stage import stage_findings
 from deployer.inventory.load import load
 from deployer.inventory.model import Inventory
 from deployer.transport import jumps
@@ -46,13 +47,14 @@ def visits(inventory: Inventory) -> Iterator[Section]:
         return
     yield "this machine", tuple(laptop_findings(laptop.read(inventory, hops), inventory))
     beneath: list[Proxmox] = []
-    for number, hop in enumerate(hops[:-1]):
+    before = hops if inventory.pct else hops[:-1]
+    for number, hop in enumerate(before):
         finding, seen = _jump(inventory, number, hop)
         yield f"jump host {hop}", (finding,)
         if seen is None:
             return
         beneath.append(seen)
-    yield f"box {hops[-1] if hops else inventory.name}", _box(inventory, beneath)
+    yield f"box {_box_name(inventory, hops)}", _box(inventory, beneath)
 
 
 def _jump(inventory: Inventory, number: int, hop: Hop) -> tuple[Finding, Proxmox | None]:
@@ -69,15 +71,22 @@ def _jump(inventory: Inventory, number: int, hop: Hop) -> tuple[Finding, Proxmox
         return _failed("reach", error), None
 
 
+def _box_name(inventory: Inventory, hops: tuple[Hop, ...]) -> str:
+    if inventory.pct:
+        return f"container {inventory.pct.vmid} on {hops[-1].alias if hops else 'this machine'}"
+    return str(hops[-1] if hops else inventory.name)
+
+
 def _box(inventory: Inventory, beneath: list[Proxmox]) -> tuple[Finding, ...]:
     """check's findings, and what the Proxmox hosts on the way say of this container."""
     try:
         with opened(inventory, local=choices.local) as transport:
             facts = gather(inventory, transport)
+            staging = tuple(stage_findings(transport, facts.drafter.size))
     except DeployError as error:
         return (_failed("reach", error),)
     below = (finding for seen in beneath for finding in proxmox_findings(seen, facts.host, inventory))
-    return (*judge(facts, inventory), *below)
+    return (*judge(facts, inventory), *staging, *below)
 
 
 def _failed(subject: str, error: DeployError) -> Finding:

@@ -37,6 +37,15 @@ class Ssh(Section):
     connect_timeout: float = Field(default=15.0, gt=0, description="seconds")
 
 
+class Pct(Section):
+    """The box is a container of the Proxmox host that [ssh] reaches: `pct` is the way into it, no sshd is needed there."""
+
+    vmid: int = Field(ge=100, le=999_999_999)
+    stage: HostPath = Field(
+        default="/var/lib/ddtree-deploy", description="folder on the Proxmox host for files on their way in"
+    )
+
+
 class Checks(Section):
     """What the host must have before anything is written to it."""
 
@@ -146,6 +155,7 @@ class Inventory(Section):
     service: Identifier = "ddtree-vllm"
     user: Identifier = Field(default="ddtree", description="the account the service runs as; created if absent")
     ssh: Ssh
+    pct: Pct | None = None
     checks: Checks = Checks()
     drafter: Drafter
     target: Target

@@ -38,6 +38,10 @@ service = "ddtree-vllm"
 host = $host
 $jump
 
+# A container without sshd: [ssh] reaches its Proxmox host, and pct is the way into it.
+# [pct]
+# vmid = 129
+
 [checks]
 gpus = $gpus # what the host must have before anything is written to it; 0 is a host without GPUs
 # gpu_model = "RTX A6000"

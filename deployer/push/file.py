@@ -86,7 +86,7 @@ def send(
             if start:
                 progress.say(f"{sending.source.name}: continuing at {start} of {sending.size} bytes")
             _transfer(transport, sending, start, progress, by_rsync, limit)
-            _publish(transport, sending)
+            publish(transport, sending)
 
 
 def renew(transport: Transport, progress: Progress, state: RetryCallState) -> None:
@@ -158,7 +158,8 @@ def _by_channel(transport: Transport, sending: Sending, start: int, progress: Pr
     _check(transport, sending, result, "writing")
 
 
-def _publish(transport: Transport, sending: Sending) -> None:
+def publish(transport: Transport, sending: Sending) -> None:
+    """Gives a complete .part its name, if its SHA-256 is right. Raises WriteError."""
     result = digest.helper(transport, "publish", sending.part, sending.remote, sending.sha256, check=False)
     _check(transport, sending, result, "publishing")
 

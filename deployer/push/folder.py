@@ -8,9 +8,10 @@ from pathlib import Path
 
 from deployer.errors import TransferError
 from deployer.plan.step import Progress
-from deployer.push import digest, rsync
-from deployer.push.file import Sending, send
+from deployer.push import digest, file, rsync, staged
+from deployer.push.file import Sending
 from deployer.transport.base import Transport
+from deployer.transport.pct import PctTransport
 
 
 def differs(transport: Transport, local: Path, remote: str) -> tuple[str, ...]:
@@ -28,12 +29,10 @@ def send_folder(transport: Transport, local: Path, remote: str, progress: Progre
     if not names:
         return
     transport.run(f"umask 022; mkdir -p {shlex.quote(remote)}", sudo=sudo)
-    if rsync.usable(transport):
-        _by_rsync(transport, local, remote, names, progress)
+    if isinstance(transport, PctTransport):
+        _staged(transport, local, remote, names, progress)
     else:
-        for name in names:
-            sending = Sending(local / name, digest.of_file(local / name), f"{remote}/{name}")
-            send(transport, sending, progress, by_rsync=False)
+        _send_names(transport, local, remote, names, progress)
     left = differs(transport, local, remote)
     if left:
         raise TransferError(
@@ -41,6 +40,29 @@ def send_folder(transport: Transport, local: Path, remote: str, progress: Progre
             where=f"{transport.name}:{remote}",
             remedy="run it again; if they change here meanwhile, wait until their writer is done",
         )
+
+
+def _send_names(transport: Transport, local: Path, remote: str, names: tuple[str, ...], progress: Progress) -> None:
+    if rsync.usable(transport):
+        _by_rsync(transport, local, remote, names, progress)
+        return
+    for name in names:
+        file.send(transport, _sending(local, remote, name), progress, by_rsync=False)
+
+
+def _staged(transport: PctTransport, local: Path, remote: str, names: tuple[str, ...], progress: Progress) -> None:
+    """All to the node in one go, where a broken-off one is continued; then one by one into the container."""
+    stage = transport.stage("folder")
+    transport.node.run(f"umask 077; mkdir -p {shlex.quote(stage)}", sudo=True)
+    _send_names(transport.node, local, stage, names, progress)
+    progress.say(f"pct push of {len(names)} files")
+    for name in names:
+        staged.bring(transport, f"{stage}/{name}", _sending(local, remote, name), progress)
+    staged.clear(transport)
+
+
+def _sending(local: Path, remote: str, name: str) -> Sending:
+    return Sending(local / name, digest.of_file(local / name), f"{remote}/{name}")
 
 
 def _by_rsync(transport: Transport, local: Path, remote: str, names: tuple[str, ...], progress: Progress) -> None:

@@ -11,9 +11,9 @@ from deployer.facts import disk
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.plan.step import Plan, Progress, Step
-from deployer.push import digest, file, rsync
+from deployer.push import digest, file, staged
 from deployer.push.bundle import SMALL, loads, send_load
-from deployer.push.file import Sending, send
+from deployer.push.file import Sending
 from deployer.push.model import SUMS, Blob, Model, drafter, drafter_slug, target
 from deployer.push.pace import Meter, amount
 from deployer.push.rsync import Way
@@ -59,11 +59,11 @@ def plan(inventory: Inventory, transport: Transport, *, limit: float | None = No
         models.append((pushed_target, inventory.target.path))
     looked = [(model, link, look(transport, layout, model, link)) for model, link in models]
     missing = [(blob, found) for model, _, found in looked for blob in absent(model, found)]
-    manner = Manner(Way(False, "over the SSH channel"), limit)
+    manner = Manner(staged.small_way(transport), limit)
     if missing:
         _check_room(transport, layout, missing)
         if any(blob.size >= WORTHWHILE for blob, _ in missing):
-            manner = Manner(rsync.way(transport), limit)
+            manner = Manner(staged.way(transport), limit)
     steps = [step for looked_at in looked for step in steps_for(transport, layout, *looked_at, manner)]
     return Plan(transport.name, tuple(steps))
 
@@ -139,8 +139,9 @@ def _send_all(transport: Transport, sendings: list[Sending], progress: Progress,
         if sending.size >= SMALL:
             meter.next_file(done)
             by_rsync = manner.way.by_rsync and sending.size >= WORTHWHILE
-            send(transport, sending, meter, by_rsync=by_rsync, limit=manner.limit)
+            staged.send(transport, sending, meter, by_rsync=by_rsync, limit=manner.limit)
             done += sending.size
+    staged.clear(transport)
 
 
 def _publish_step(transport: Transport, layout: Layout, model: Model, found: Found) -> Step:
@@ -180,6 +181,7 @@ def _link_step(transport: Transport, layout: Layout, model: Model, link: str, fo
 
 def _check_room(transport: Transport, layout: Layout, missing: list[tuple[Blob, Found]]) -> None:
     """Refuses before the first byte when it cannot fit. What lies there as .part is continued and needs no new room."""
+    staged.check_room(transport, [(blob.sha256, blob.size) for blob, _ in missing if blob.size >= SMALL])
     room = disk.read(transport, layout.store)
     needed = sum(max(0, blob.size - found.parts.get(blob.sha256, 0)) for blob, found in missing) + RESERVE
     inodes = room.inodes_free is not None and room.inodes_free < 3 * len(missing) + 16

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from deployer.errors import TransferError
 from deployer.transport.faults import LineBroken
-from deployer.transport.forward import listening
+from deployer.transport.forward import Socket, listening
 from deployer.transport.shell import Raw, ShellTransport
 
 CHUNK = 1 << 20
@@ -73,6 +73,22 @@ class LocalTransport(ShellTransport):
 
     def forward(self, remote_host: str, remote_port: int, local_port: int = 0) -> AbstractContextManager[int]:
         return listening(local_port, lambda: socket.create_connection((remote_host, remote_port), timeout=30))
+
+    def talk(self, command: str, *, sudo: bool = False) -> Socket:
+        """Starts `command`; the socket is its stdin and stdout."""
+        near, far = socket.socketpair()
+        with far:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", self._wrapped(command, sudo)],
+                stdin=far.fileno(),
+                stdout=far.fileno(),
+                start_new_session=True,
+            )
+        threading.Thread(target=process.wait, daemon=True).start()
+        return near
+
+    def connect(self) -> None:
+        """It is here."""
 
     def close(self) -> None:
         """Nothing is open between commands."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import fabric
 import paramiko
@@ -24,7 +24,7 @@ from deployer.errors import DeployError, TransferError
 from deployer.inventory.model import Ssh
 from deployer.transport import hostkeys, openssh
 from deployer.transport.faults import LineBroken, explained
-from deployer.transport.forward import listening
+from deployer.transport.forward import Socket, listening
 from deployer.transport.resolve import Hop, resolve
 from deployer.transport.shell import Raw, ShellTransport
 
@@ -192,6 +192,16 @@ class SshTransport(ShellTransport):
             return transport.open_channel("direct-tcpip", (remote_host, remote_port), ("127.0.0.1", 0), timeout=30)
 
         return listening(local_port, reach)
+
+    def talk(self, command: str, *, sudo: bool = False) -> Socket:
+        """Starts `command`; the socket is its stdin and stdout."""
+        channel = self._session()
+        try:
+            channel.exec_command(self._wrapped(command, sudo))
+        except FAULTS as error:
+            _close(channel)
+            raise self._lost(error) from error
+        return cast(Socket, channel)
 
     def _disconnect(self) -> None:
         for connection in reversed(self._connections):

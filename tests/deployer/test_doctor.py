@@ -117,7 +117,7 @@ def inventory(tmp_path: Path, drafter: Path, servers: Servers) -> Inventory:
 
 
 def test_each_jump_host_is_reached_as_a_host_of_its_own(inventory: Inventory, servers: Servers) -> None:
-    assert [hop.alias for hop in jumps.jumps(inventory.ssh)] == ["jump"]
+    assert [hop.alias for hop in jumps.jumps(inventory)] == ["jump"]
     servers.box.stop()
     with jumps.reached(inventory.ssh, 0) as transport:
         assert transport.name == "jump"
