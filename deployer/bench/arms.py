@@ -86,8 +86,9 @@ def arms(
     *,
     nodes: tuple[str, ...],
     secrets: Mapping[str, Secret],
+    softer: tuple[str, ...] = (),
 ) -> tuple[Arm, ...]:
-    """Autoregressive, the DFlash chain, and the tree unless the inventory switches it off."""
+    """Autoregressive, the DFlash chain, and the tree unless the inventory switches it off; as confined as the service."""
     kinds = [decoding.autoregressive(), decoding.chain(inventory)]
     if inventory.tree.enabled:
         kinds.append(decoding.tree(inventory))
@@ -96,7 +97,7 @@ def arms(
     client = environment_file({}, key)
     made = []
     for how in kinds:
-        files = render(inventory, place, replace(engine, decoding=how), nodes, secrets)
+        files = render(inventory, place, replace(engine, decoding=how), nodes, secrets, softer)
         files = replace(files, dropin=files.dropin + _ONCE)
         made.append(Arm(how, files, client, _digest(inventory, files, prompts)))
     return tuple(made)
@@ -108,7 +109,7 @@ def _digest(inventory: Inventory, files: Files, prompts: str) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
 
 
-def client_command(inventory: Inventory, bench: Bench, vllm: str, target: str) -> str:
+def client_command(inventory: Inventory, bench: Bench, vllm: str, target: str, softer: tuple[str, ...] = ()) -> str:
     """`vllm bench serve` as the service's account, without network beyond loopback; its defaults would mislead."""
     settings, folder, interpret = inventory.bench, bench.folder, inventory.serve.environment.get("TRITON_INTERPRET")
     unit = f"{bench.layout.service}-client"
@@ -123,6 +124,7 @@ def client_command(inventory: Inventory, bench: Bench, vllm: str, target: str) -
             "IPAddressAllow=localhost",
         ),
     ]
+    sandbox = [setting for setting in sandbox if setting.partition("=")[0] not in softer]
     variables = [f"HOME={folder}/result", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"]
     variables += [f"TRITON_INTERPRET={interpret}"] if interpret else []
     outer = [f"-p {quote(word)}" for word in sandbox] + [f"-E {quote(word)}" for word in variables]

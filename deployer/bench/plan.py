@@ -10,7 +10,7 @@ from deployer.bench.result import ArmResult, judge
 from deployer.bench.run import Runner
 from deployer.bench.store import Store
 from deployer.errors import PreflightError
-from deployer.facts import gpu, ports
+from deployer.facts import confinement, gpu, ports
 from deployer.facts.gpu import Gpus
 from deployer.install.release import Folder
 from deployer.inventory.model import Inventory
@@ -47,8 +47,10 @@ def scene(inventory: Inventory, transport: Transport, nodes: tuple[str, ...] = (
     jsonl = as_jsonl(prompts, inventory.bench.num_prompts)
     engine = Engine(venv, target_dir(inventory, transport), drafter_dir(inventory, transport), autoregressive())
     models_are_there(transport, engine.target, engine.drafter)
-    runner = Runner(inventory, transport, bench, engine, prompts, jsonl)
-    made = arms(inventory, bench, engine, jsonl, nodes=nodes, secrets=local_secrets(inventory))
+    confined = confinement.read(transport, inventory)
+    softer = (confined.softer if confined else None) or ()
+    runner = Runner(inventory, transport, bench, engine, prompts, jsonl, softer)
+    made = arms(inventory, bench, engine, jsonl, nodes=nodes, secrets=local_secrets(inventory), softer=softer)
     return Scene(runner, Store(transport, layout, release), made)
 
 

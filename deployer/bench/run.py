@@ -32,6 +32,7 @@ class Runner:
     engine: Engine
     prompts: tuple[str, ...]
     jsonl: str
+    softer: tuple[str, ...] = ()
 
     def run(self, arm: Arm, progress: Progress) -> ArmResult:
         """Starts the arm's engine, proves and warms it, lets the client ask, and clears everything away again."""
@@ -84,7 +85,7 @@ class Runner:
     def _client(self, progress: Progress) -> dict[str, object]:
         progress.say(f"{self.inventory.bench.num_prompts} requests of {self.inventory.bench.output_tokens} tokens")
         vllm = f"{self.engine.venv}/bin/vllm"
-        command = client_command(self.inventory, self.bench, vllm, self.engine.target)
+        command = client_command(self.inventory, self.bench, vllm, self.engine.target, self.softer)
         result = self.transport.run(command, sudo=True, check=False, timeout=_CLIENT_TIMEOUT)
         found = self.transport.run(f"cat {quote(self.bench.result)}", sudo=True, check=False)
         # The client's exit code and output are not the measure: interpreted Triton complains at exit.

@@ -19,7 +19,7 @@ LocalPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="the po
 
 
 def status(host: HostName) -> None:
-    """Shows the unit, its release, health, acceptance length and tree counters."""
+    """Shows the unit, its release, health, acceptance, throughput, GPU memory, and who changed it last."""
     from deployer.serve.status import status as rows
 
     with reached(host) as reached_host:

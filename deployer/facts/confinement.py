@@ -50,10 +50,18 @@ try() {
 echo '[account]'; echo "$user"
 for n in /dev/nvidia*; do test -c "$n" && set -- "$@" -p "DeviceAllow=$n rw"; done
 try all {ALL} "$@" && exit 0
-try plain
+try plain; bad=
 {EACH}
+{ALONE}
+{SOFTER}
 true
 """.strip()
+# Every setting of the group by itself, then the unit without those that failed; if that fails too, without the group.
+_ALONE = 'try only_{KEY} {SETTING} || bad="$bad {KEY}"'
+_KEPT = 'case " $bad " in *" {KEY} "*) ;; *) set -- "$@" {SETTING} ;; esac'
+OWN = 200  # systemd's own exit codes begin here: the step before the command at which it gave up
+SOFT = "namespaces"  # the group that a container without nesting cannot carry out, and that a service can do without
+_ONLY = "only_"
 _NODES = '"$@"'  # the DeviceAllow settings, made there
 _LIMIT = re.compile(r"^Max (locked memory|open files)\s+(\S+)")
 
@@ -80,6 +88,22 @@ class Confinement:
     opened: tuple[tuple[str, str], ...] = ()
     memlock: int | None = 0
     nofile: int | None = 0
+
+    @property
+    def starts(self) -> bool:
+        """Whether a unit with all of its settings does; true when nothing else is proved."""
+        return not self.trials or self.trials[0].code < OWN
+
+    @property
+    def softer(self) -> tuple[str, ...] | None:
+        """The settings without which the unit starts, none when it starts as it is; None when that does not help."""
+        if self.starts:
+            return ()
+        alone = [trial for trial in self.trials if trial.group.startswith(_ONLY)]
+        codes = {trial.group: trial.code for trial in self.trials}
+        if codes.get("softer") == 0:
+            return tuple(trial.group.removeprefix(_ONLY) for trial in alone if trial.code != 0)
+        return tuple(trial.group.removeprefix(_ONLY) for trial in alone) if codes.get("without") == 0 else None
 
 
 def settings(texts: Iterable[str]) -> tuple[str, ...]:
@@ -111,7 +135,22 @@ def command(asked: tuple[str, ...], user: str) -> str:
         grouped.setdefault(next(name for name, keys in _GROUPS if keys.fullmatch(key)), []).append(setting)
     each = (f"try {name} {_words(group)} {_NODES if name == 'devices' else ''}" for name, group in grouped.items())
     replaced = {"USER": shlex.quote(user), "LOOK": shlex.quote(_LOOK), "ALL": _words(asked), "EACH": "\n".join(each)}
+    replaced |= _narrowing(grouped.pop(SOFT, []), [setting for group in grouped.values() for setting in group])
     return re.sub(r"\{([A-Z]+)\}", lambda match: replaced[match[1]], _COMMAND)
+
+
+def _narrowing(soft: list[str], others: list[str]) -> dict[str, str]:
+    """The lines that find out which of the soft settings have to go."""
+
+    def lines(template: str) -> list[str]:
+        keys = ((setting.partition("=")[0], _words([setting])) for setting in soft)
+        return [template.replace("{KEY}", key).replace("{SETTING}", word) for key, word in keys]
+
+    if not soft:
+        return {"ALONE": "", "SOFTER": ""}
+    # "without" comes first: it takes the arguments as they are.
+    softer = [f'try without {_words(others)} "$@"', *lines(_KEPT), f'try softer {_words(others)} "$@"']
+    return {"ALONE": "\n".join(lines(_ALONE)), "SOFTER": "\n".join(softer)}
 
 
 def _words(asked: Iterable[str]) -> str:

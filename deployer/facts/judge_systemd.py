@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deployer.facts.confinement import Confinement, Trial
+from deployer.facts.confinement import OWN, SOFT, Confinement, Trial
 from deployer.facts.finding import Finding, Level, judged
 
-# Exit codes of systemd itself, from 200 on: the step before the command at which it gave up.
-OWN = 200
+_FINE = frozenset({"softer", "without"})  # trials that look for a way out, not for what is wrong
 _STEPS = {205: "LIMITS", 216: "GROUP", 217: "USER", 218: "CAPABILITIES", 226: "NAMESPACE", 228: "SECCOMP"}
 _REMEDIES = {
     "namespaces": "on the Proxmox host: pct set ID --features nesting=1, then pct reboot ID",
@@ -26,7 +25,7 @@ def unit_findings(confinement: Confinement | None) -> Iterator[Finding]:
     if confinement is None or not confinement.trials:
         return
     whole, *others = confinement.trials
-    failed = [trial for trial in others if trial.code != 0]
+    failed = [trial for trial in others if trial.code != 0 and trial.group not in _FINE and "_" not in trial.group]
     if whole.code == 0:
         yield Finding(Level.OK, "unit", f"systemd carries out its settings, as {confinement.account}")
     elif plain := next((trial for trial in failed if trial.group == "plain"), None):
@@ -34,17 +33,21 @@ def unit_findings(confinement: Confinement | None) -> Iterator[Finding]:
         yield Finding(_level(plain), "unit", f"a transient unit fails with {_ended(plain)}", remedy)
         return
     elif failed:
-        yield from (_group(trial) for trial in failed)
+        yield from (_group(trial, confinement.softer) for trial in failed)
     else:
         seen = f"its settings work one by one, together they end with {_ended(whole)}"
-        yield Finding(_level(whole), "unit", seen, _OTHERWISE)
+        softer = f"; the service starts without {', '.join(confinement.softer)}" if confinement.softer else ""
+        yield Finding(Level.WARN if softer else _level(whole), "unit", f"{seen}{softer}", _OTHERWISE)
     if not any(trial.group == "limits" for trial in failed):
         yield _limits(confinement)
 
 
-def _group(trial: Trial) -> Finding:
+def _group(trial: Trial, softer: tuple[str, ...] | None) -> Finding:
     subject = "ulimits" if trial.group == "limits" else f"unit {trial.group}"
     remedy = _REMEDIES.get(trial.group, _OTHERWISE) if trial.code >= OWN else _OTHERWISE
+    if trial.group == SOFT and softer:
+        seen = f"a unit that asks for it ends with {_ended(trial)}; the service starts without {', '.join(softer)}"
+        return Finding(Level.WARN, subject, seen, f"{remedy}; until then it is confined less")
     return Finding(_level(trial), subject, f"a unit that asks for it ends with {_ended(trial)}", remedy)
 
 

@@ -17,6 +17,8 @@ TREES = "vllm:ddtree_trees_total"
 NODES = "vllm:ddtree_nodes_total"
 OFF_SPINE = "vllm:ddtree_accepted_off_spine_total"
 PER_DEPTH = "vllm:ddtree_accepted_per_depth_total"
+TOKENS = (("vllm:generation_tokens_total", "generated"), ("vllm:prompt_tokens_total", "prompt"))
+REQUESTS = (("vllm:num_requests_running", "running"), ("vllm:num_requests_waiting", "waiting"))
 Key = TypeVar("Key", str, int)
 
 

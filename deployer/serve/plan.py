@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
+from typing import Any
 
 from deployer.errors import PreflightError
+from deployer.facts import confinement
 from deployer.facts.service import ServiceState
 from deployer.install.release import Folder
 from deployer.inventory.model import Inventory
@@ -14,11 +18,15 @@ from deployer.plan.step import Plan, Progress, Step
 from deployer.push.published import drafter_dir, target_dir
 from deployer.serve import account, decoding, preflight
 from deployer.serve.gate import Wanted
+from deployer.serve.options import from_yaml
 from deployer.serve.records import SERVING, Record, Records
 from deployer.serve.render import Engine, Files, Place, local_secrets, render
 from deployer.serve.service import Service
 from deployer.serve.switch import Switch
 from deployer.transport.base import Transport
+
+SHOWN = 60  # characters of an option's value
+_RECONFIGURED = "the inventory asks for another configuration"
 
 
 def plan(inventory: Inventory, transport: Transport, *, replace: str | None = None) -> Plan:
@@ -33,19 +41,33 @@ def plan(inventory: Inventory, transport: Transport, *, replace: str | None = No
     folder = Folder(layout.release(state.current))
     engine = Engine(folder.venv, target_dir(inventory, transport), drafter_dir(inventory, transport), how)
     preflight.models_are_there(transport, engine.target, engine.drafter)
-    files = render(inventory, Place.of_service(inventory), engine, gpus.nodes, local_secrets(inventory))
+    confined = confinement.read(transport, inventory)
+    softer = (confined.softer if confined else None) or ()
+    files = render(inventory, Place.of_service(inventory), engine, gpus.nodes, local_secrets(inventory), softer)
     active = records.active()
-    account_step = account.step(layout, transport)
+    first = (account.step(layout, transport), *_said(softer))
     differing = records.in_place(files)
     reason = _reason(state, active, files, differing)
+    if reason == _RECONFIGURED and active is not None:
+        reason = f"{reason}: {changes(records.config(active), files.config)}; no push, no install, one stop-start"
     if reason is None:
         since = f"running since {state.since or 'its start'}"
         done = Step("serve", "service", f"{since}; deployment {active.id if active else ''} has proved itself")
-        return Plan(inventory.name, (account_step, Step("serve", "files", "as they should be"), done))
-    job = _Job(records, files, folder.python, Record.new(state.current, files, str(how), replace), active)
+        return Plan(inventory.name, (*first, Step("serve", "files", "as they should be"), done))
+    preflight.unit_can_start(confined, transport.name)
+    new = Record.new(state.current, files, str(how), replace, softer)
+    job = _Job(records, files, folder.python, new, active)
     foreign = replace if replace and replace != layout.unit else None
     switch = Switch(service, records, job.new, active, state.running, Wanted.of(inventory, how), foreign)
-    return Plan(inventory.name, (account_step, *job.steps(differing, reason), *_switching(switch, reason)))
+    return Plan(inventory.name, (*first, *job.steps(differing, reason), *_switching(switch, reason)))
+
+
+def _said(softer: tuple[str, ...]) -> tuple[Step, ...]:
+    """A statement where the service is confined less than it should be."""
+    if not softer:
+        return ()
+    why = f"softer than it should be: this host's systemd cannot carry out {', '.join(softer)} (226/NAMESPACE)"
+    return (Step("serve", "confinement", f"{why}; ddtree-deploy check says how to mend it"),)
 
 
 def _reason(state: ServiceState, active: Record | None, files: Files, differing: tuple[str, ...]) -> str | None:
@@ -57,10 +79,25 @@ def _reason(state: ServiceState, active: Record | None, files: Files, differing:
     if active.release != state.current:
         return f"release {state.current} replaces {active.release}"
     if active.files != files.digest:
-        return "the inventory asks for another configuration"
+        return _RECONFIGURED
     if differing:
         return f"changed on the host by hand: {', '.join(differing)}"
     return None if state.running else f"the service is {state.active}"
+
+
+def changes(before: str, now: str) -> str:
+    """Which of vLLM's options differ between two configurations, with their values where these are short."""
+    old, new = from_yaml(before), from_yaml(now)
+    differing = [key for key in (old | new) if old.get(key) != new.get(key)]
+    said = [f"{key} {_short(old, key)} -> {_short(new, key)}" for key in differing]
+    return ", ".join(said) or "vLLM's options are the same; the unit, its drop-in or its variables differ"
+
+
+def _short(options: Mapping[str, Any], key: str) -> str:
+    if key not in options:
+        return "unset"
+    text = json.dumps(options[key], ensure_ascii=False)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
 
 
 def _switching(switch: Switch, reason: str) -> tuple[Step, ...]:

@@ -6,7 +6,10 @@ from shlex import quote
 
 from deployer.errors import PreflightError
 from deployer.facts import gpu, ports
+from deployer.facts.confinement import Confinement
+from deployer.facts.finding import failures
 from deployer.facts.gpu import Gpus
+from deployer.facts.judge_systemd import unit_findings
 from deployer.install.verify import scratch_command
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
@@ -70,6 +73,18 @@ def ready(inventory: Inventory, transport: Transport, *, service_runs: bool, rep
     gpus = gpu.read(transport, sudo=True)
     gpus_are_ready(gpus, service_runs, replace, transport.name)
     return gpus
+
+
+def unit_can_start(confined: Confinement | None, where: str) -> None:
+    """Raises PreflightError when a transient unit with the service's settings does not start, nor a softer one."""
+    if confined is None or confined.softer is not None:
+        return
+    failed = "; ".join(f"{finding.subject}: {finding.seen}" for finding in failures(unit_findings(confined)))
+    raise PreflightError(
+        f"the unit could not start: {failed}",
+        where=where,
+        remedy="ddtree-deploy check says how to mend it; nothing was stopped",
+    )
 
 
 def models_are_there(transport: Transport, *folders: str) -> None:

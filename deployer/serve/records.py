@@ -22,7 +22,9 @@ PREPARED, SERVING = "prepared", "serving"
 
 @dataclass(frozen=True)
 class Record:
-    """One deployment. `outcome` is prepared, serving, or why it failed; `replaced` a foreign unit that it put out."""
+    """One deployment. `outcome` is prepared, serving, or why it failed; `replaced` a foreign unit that it put out;
+    `softer` the settings of confinement that its host could not carry out.
+    """
 
     id: str
     release: str
@@ -32,9 +34,12 @@ class Record:
     when: str
     outcome: str = PREPARED
     replaced: str | None = None
+    softer: tuple[str, ...] = ()
 
     @classmethod
-    def new(cls, release: str, files: Files, decoding: str, replaced: str | None) -> Record:
+    def new(
+        cls, release: str, files: Files, decoding: str, replaced: str | None, softer: tuple[str, ...] = ()
+    ) -> Record:
         """A deployment that begins now, by whoever runs this program."""
         now = datetime.now(UTC)
         return cls(
@@ -45,13 +50,15 @@ class Record:
             by=me(),
             when=now.isoformat(timespec="seconds"),
             replaced=replaced,
+            softer=softer,
         )
 
     @classmethod
     def parse(cls, text: str) -> Record | None:
         """None when the text is no record: its writer was killed in between."""
         try:
-            return cls(**json.loads(text))
+            data = json.loads(text)
+            return cls(**{**data, "softer": tuple(data.get("softer", ()))})
         except (ValueError, TypeError):
             return None
 
@@ -149,10 +156,13 @@ class Records:
         steps += [f"ln -sfn {release} {current}.new", f"mv -Tf {current}.new {current}", "systemctl daemon-reload"]
         self.transport.run(f"umask 022; {' && '.join(steps)}", sudo=True)
 
+    def config(self, record: Record) -> str:
+        """What vLLM read in a deployment; empty when the host has it no more."""
+        return self.transport.run(f"cat {quote(self.path(record.id))}/config 2>/dev/null || true", sudo=True).stdout
+
     def address(self, record: Record) -> tuple[int, str]:
         """The port and the model name under which a deployment serves."""
-        text = self.transport.run(f"cat {quote(self.path(record.id))}/config", sudo=True).stdout
-        options = from_yaml(text)
+        options = from_yaml(self.config(record))
         return int(options["port"]), str(options["served-model-name"][0])
 
     def take_away(self) -> None:

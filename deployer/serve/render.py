@@ -74,25 +74,33 @@ class Engine:
     decoding: Decoding
 
 
+# What a setting is when it is switched off, where that is not `no`.
+_OFF = {"ProcSubset": "all", "ProtectProc": "default", "BindReadOnlyPaths": ""}
+_SOFTER = "# Softer: systemd on this host cannot carry these out (226/NAMESPACE, as in a container without nesting)."
+
+
 def render(
     inventory: Inventory,
     place: Place,
     engine: Engine,
     nodes: tuple[str, ...] = (),
     secrets: Mapping[str, Secret] | None = None,
+    softer: tuple[str, ...] = (),
 ) -> Files:
-    """All files of one engine. `nodes` are the host's NVIDIA device nodes, `secrets` what [serve.secrets] names."""
+    """All files of one engine. `nodes` are the host's NVIDIA device nodes, `secrets` what [serve.secrets] names,
+    `softer` the settings of the unit that this host's systemd cannot carry out.
+    """
     options = engine_options(inventory, engine.decoding, target=engine.target, drafter=engine.drafter, port=place.port)
     return Files(
         unit=_unit(inventory, place, engine, int(options["shutdown-timeout"])),
-        dropin=_dropin(inventory, nodes, str(options["host"])),
+        dropin=_dropin(inventory, nodes, str(options["host"])) + _softening(softer, _hidden(engine)),
         config=as_yaml(options),
         environment=environment_file(inventory.serve.environment, secrets or {}),
     )
 
 
 def _unit(inventory: Inventory, place: Place, engine: Engine, drain: int) -> str:
-    hidden = [path for path in (engine.target, engine.drafter) if path.startswith(_HIDDEN)]
+    hidden = _hidden(engine)
     return Template(project_path("systemd", "ddtree-vllm.service").read_text(encoding="utf-8")).substitute(
         service=place.service,
         cache=place.cache,
@@ -105,6 +113,23 @@ def _unit(inventory: Inventory, place: Place, engine: Engine, drain: int) -> str
         home="tmpfs" if any(path.startswith(_HOMES) for path in hidden) else "yes",
         paths="".join(f"BindReadOnlyPaths={path}\n" for path in hidden),
     )
+
+
+def _hidden(engine: Engine) -> list[str]:
+    """The models that the unit's own view would not show."""
+    return [path for path in (engine.target, engine.drafter) if path.startswith(_HIDDEN)]
+
+
+def _softening(softer: tuple[str, ...], hidden: list[str]) -> str:
+    """The end of the drop-in: what comes last holds."""
+    if not softer:
+        return ""
+    # Nothing can be bound into a view that cannot be made: then nothing may hide the models either.
+    off = dict.fromkeys([*softer, *(["ProtectHome", "PrivateTmp", "BindReadOnlyPaths"] if hidden else [])])
+    lines = [f"{key}={_OFF.get(key, 'no')}" for key in off]
+    if "PrivateDevices" in off:
+        lines.append("DevicePolicy=closed")  # what it kept away, the cgroup still does
+    return "\n[Service]\n" + "\n".join([_SOFTER, *lines]) + "\n"
 
 
 def _dropin(inventory: Inventory, nodes: tuple[str, ...], host: str) -> str:

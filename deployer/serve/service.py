@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from shlex import quote
 
+from deployer.errors import DeployError
 from deployer.facts import service as facts
 from deployer.facts.service import ServiceState
 from deployer.inventory.model import Inventory
@@ -13,6 +15,7 @@ from deployer.serve.endpoint import Answer, Completion, Endpoint
 from deployer.serve.metrics import Counters
 from deployer.serve.options import DRAIN_SECONDS
 from deployer.transport.base import Transport
+from deployer.transport.shell import CommandError
 
 _STOP_TIMEOUT = DRAIN_SECONDS + 60.0
 
@@ -69,7 +72,42 @@ class Service:
         stop_unit(self.transport, self.layout.unit)
 
 
+# What systemd leaves in the unit's own cgroup holds GPU memory: units of KillMode=process leave their children, and it
+# gives up on what waits in the kernel. The cgroup lies elsewhere where the machine's are not all of one version.
+_STOP = """
+u={UNIT}; g=$(systemctl show -P ControlGroup "$u" 2>/dev/null)
+case $g in */"$u") ;; *) g=/system.slice/$u ;; esac
+systemctl stop "$u" 2>/dev/null || ! systemctl is-active -q "$u" || exit 1
+left() { find {ROOT}$g {ROOT}/unified$g {ROOT}/systemd$g -name cgroup.procs -exec cat {} + 2>/dev/null | sort -u; }
+for signal in TERM KILL; do
+  for i in 1 2 3 4 5 6 7 8 9 10; do
+    p=$(left); test -n "$p" || exit 0
+    test $i != 1 || kill -$signal $p 2>/dev/null
+    sleep {PAUSE}
+  done
+done
+for p in $(left); do echo "$p $(cat /proc/$p/comm)" >&2; done; exit {LEFT}
+""".strip()
+_CGROUPS, _PAUSE, _LEFT = "/sys/fs/cgroup", "0.5", 9
+
+
+def stop_command(unit: str, cgroups: str = _CGROUPS, pause: str = _PAUSE) -> str:
+    """Stops `unit` and ends what is left of it, first by SIGTERM, after ten times `pause` seconds by SIGKILL."""
+    words = {"UNIT": quote(unit), "ROOT": cgroups, "PAUSE": pause, "LEFT": str(_LEFT)}
+    return re.sub(r"\{([A-Z]+)\}", lambda match: words[match[1]], _STOP)
+
+
 def stop_unit(transport: Transport, unit: str) -> None:
-    """Stops any unit; one that does not exist is stopped already."""
-    transport.run(f"systemctl stop {quote(unit)} 2>/dev/null || ! systemctl is-active -q {quote(unit)}",
-                  sudo=True, timeout=_STOP_TIMEOUT + 600.0)  # fmt: skip
+    """Stops any unit, with every process of its cgroup; one that does not exist is stopped already.
+
+    Raises DeployError when a process cannot be ended.
+    """
+    result = transport.run(stop_command(unit), sudo=True, check=False, timeout=_STOP_TIMEOUT + 600.0)
+    if result.returncode == _LEFT:
+        raise DeployError(
+            f"processes of {unit} do not end: {', '.join(result.stderr.split(chr(10))).strip(', ')}",
+            where=transport.name,
+            remedy="they wait in the kernel, mostly for a GPU: see dmesg there; only a restart of the machine ends them",
+        )
+    if not result.ok:
+        raise CommandError(transport.name, result)

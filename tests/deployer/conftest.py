@@ -8,6 +8,7 @@ from pathlib import Path
 import planted
 import pytest
 from material import TINY_PROFILE, write_checkpoint
+from serving import Host, Machine
 from sshd import SSHD, Servers
 
 from deployer.checkpoint import profiles, shapes
@@ -63,3 +64,15 @@ def pytest_runtest_makereport(
     if shown:
         report.outcome, report.longrepr = "failed", f"the planted secret is in: {', '.join(shown)}"
     return report
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """The memory of a host that is a stand-in."""
+    return Machine()
+
+
+@pytest.fixture
+def host(machine: Machine) -> Host:
+    """A stand-in for a host that serves."""
+    return Host(machine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,12 +63,31 @@ def test_a_unit_that_runs_tells_its_limits_and_which_nodes_open() -> None:
 
 def test_what_does_not_run_is_narrowed_down_to_a_group() -> None:
     nested = read("no_nesting")
-    assert {group for group, code in codes(nested).items() if code} == {"all", "namespaces"}
+    groups = {group: code for group, code in codes(nested).items() if not group.startswith("only_")}
+    assert {group for group, code in groups.items() if code} == {"all", "namespaces"}
     assert codes(nested)["namespaces"] == 226
     assert (nested.memlock, nested.nofile) == FULL, "from the unit that asked for the limits"
     assert {group for group, code in codes(read("memlock_refused")).items() if code == 205} == {"all", "limits"}
     assert read("old_systemd").trials[0] == Trial("all", 1, "Unknown assignment: PrivateIPC=yes")
     assert set(codes(read("no_bus")).values()) == {1}
+
+
+def test_what_a_service_can_do_without_is_known_and_what_it_cannot_too() -> None:
+    assert read("good").softer == ()
+    assert read("old_systemd").softer == (), "not proved: a service may start all the same"
+    nested = read("no_nesting").softer
+    assert nested is not None
+    assert nested[:3] == ("ProtectSystem", "ProtectHome", "PrivateTmp")
+    assert "ProtectClock" not in nested
+    assert read("memlock_refused").softer is None
+
+
+def test_settings_that_fail_only_together_all_go() -> None:
+    asked = read("no_nesting")
+    together = tuple(replace(t, code=226 if t.group == "softer" else t.code) for t in asked.trials)
+    softer = replace(asked, trials=together).softer
+    assert softer is not None
+    assert "ProtectClock" in softer
 
 
 def test_without_systemd_nothing_is_known() -> None:
@@ -110,11 +130,17 @@ def test_a_good_host_is_asked_for_one_unit_only(machine: Path) -> None:
     assert "User=root" in asked
 
 
-def test_a_refused_setting_is_found_by_trying_each_group(machine: Path) -> None:
-    (machine / "refused").write_text("PrivateMounts=yes")
+def test_a_refused_setting_is_found_by_trying_each_group_and_then_each_of_its_settings(machine: Path) -> None:
+    (machine / "refused").write_text("Private[MT]*=yes")
     found = answer(machine, "no-such-account")
-    assert {group for group, code in codes(found).items() if code == 226} == {"all", "namespaces"}
+    refused = {"all", "namespaces", "only_PrivateMounts", "only_PrivateTmp"}
+    assert {group for group, code in codes(found).items() if code == 226} == refused
     assert codes(found)["plain"] == codes(found)["limits"] == 0
+    assert found.softer == ("PrivateTmp", "PrivateMounts")
+    softer = (machine / "asked").read_text().splitlines()[-1]
+    assert "PrivateTmp" not in softer
+    assert "ProtectSystem=strict" in softer
+    assert "NoNewPrivileges=yes" in softer
     assert found.account == "nobody", "as the account that will be made has no rights of its own"
 
 

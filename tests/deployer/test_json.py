@@ -16,8 +16,8 @@ import pytest
 import typer
 from calling import Caller, write_inventory
 from material import REPOSITORY, inventory_for
-from test_serve_switch import Host, Machine
-from test_serve_switch import inventory as served_inventory
+from serving import Host, Machine
+from serving import inventory as served_inventory
 
 from deployer.bench import plan as bench_plan
 from deployer.bench.result import ArmResult, Tpot

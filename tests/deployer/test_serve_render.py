@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from material import recorded
 
 from deployer.errors import UsageError
+from deployer.facts import confinement
 from deployer.inventory.load import load
 from deployer.inventory.model import Inventory
 from deployer.inventory.secret import Secret
@@ -134,11 +136,11 @@ def written(subject: Inventory, folder: Path) -> Path:
     return unit
 
 
-def test_systemd_rates_the_confinement_at_2_5_or_better(subject: Inventory, tmp_path: Path) -> None:
+def rated(made: Files, folder: Path) -> tuple[float, list[str]]:
+    """What systemd says of the confinement: its number, and the settings that it finds open."""
     assert shutil.which("systemd-analyze"), "systemd belongs to what this project needs"
-    made = files(subject)
     # Offline, drop-ins are not read: a later setting in the same file overrides in the same way.
-    unit = tmp_path / "ddtree-vllm.service"
+    unit = folder / "ddtree-vllm.service"
     body, install = made.unit.split("[Install]")
     unit.write_text(f"{body}\n{made.dropin}\n[Install]{install}")
     report = subprocess.run(
@@ -149,8 +151,60 @@ def test_systemd_rates_the_confinement_at_2_5_or_better(subject: Inventory, tmp_
     )
     level = re.search(r"exposure level for \S+: (\d+\.\d)", report.stdout)
     assert level is not None
-    assert float(level[1]) <= 2.5
     assert "Unknown" not in report.stderr
+    return float(level[1]), [line.split()[1] for line in report.stdout.splitlines() if line.startswith("✗")]
+
+
+def test_systemd_rates_the_confinement_at_2_5_or_better(subject: Inventory, tmp_path: Path) -> None:
+    assert rated(files(subject), tmp_path)[0] <= 2.5
+
+
+def test_each_setting_that_systemd_finds_open_has_its_reason_in_a_comment(subject: Inventory, tmp_path: Path) -> None:
+    made = files(subject)
+    comments = " ".join(line for line in (made.unit + made.dropin).splitlines() if line.startswith("#"))
+    _, found = rated(made, tmp_path)
+    assert found
+    for setting in found:  # such as ProcSubset=, SystemCallFilter=~@resources, RestrictAddressFamilies=~AF_(INET|INET6)
+        name, _, part = setting.partition("=")
+        word = part.removeprefix("~").replace("AF_(INET|INET6)", "AF_INET") if part.startswith("~") else name
+        assert re.search(rf"{re.escape(word)}(:| \w)", comments), f"no comment says why {setting} is open"
+
+
+def test_a_softer_unit_switches_off_what_the_host_cannot_carry_out_and_nothing_else(tmp_path: Path) -> None:
+    asked = confinement.parse(recorded("unit_no_nesting.txt"))
+    assert asked is not None
+    assert asked.softer is not None
+    subject = inventory("staging")
+    engine = Engine(VENV, TARGET, DRAFTER, decoding.served(subject))
+    whole = render(subject, Place.of_service(subject), engine)
+    made = render(subject, Place.of_service(subject), engine, softer=(*asked.softer, "PrivateDevices"))
+    assert made.unit == whole.unit
+    added = made.dropin.removeprefix(whole.dropin).splitlines()
+    assert added[1] == "[Service]"
+    assert added[2].startswith("# Softer: systemd on this host cannot")
+    assert added[3:] == [
+        "ProtectSystem=no",
+        "ProtectHome=no",
+        "PrivateTmp=no",
+        "PrivateMounts=no",
+        "PrivateIPC=no",
+        "ProtectKernelTunables=no",
+        "ProtectKernelModules=no",
+        "ProtectKernelLogs=no",
+        "ProtectControlGroups=no",
+        "ProtectProc=default",
+        "PrivateDevices=no",
+        "DevicePolicy=closed",
+    ]
+    before, after = rated(whole, tmp_path)[0], rated(made, tmp_path)[0]
+    assert before < after < 5.0, "seccomp, capabilities, devices and the network stay confined"
+
+
+def test_where_no_view_can_be_made_nothing_hides_the_models() -> None:
+    subject = inventory("staging")
+    engine = Engine(VENV, "/home/ai/qwen", DRAFTER, decoding.served(subject))
+    dropin = render(subject, Place.of_service(subject), engine, softer=("ProtectSystem",)).dropin
+    assert dropin.endswith("ProtectSystem=no\nProtectHome=no\nPrivateTmp=no\nBindReadOnlyPaths=\n")
 
 
 def test_the_unit_restarts_always_ends_all_processes_and_lets_the_gate_judge(subject: Inventory) -> None:

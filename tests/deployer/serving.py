@@ -1,0 +1,186 @@
+"""A stand-in for a host that serves: files, links and one unit in memory; and what tests of the serve room ask of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fakes import FakeTransport
+from material import recorded
+
+from deployer.inventory.load import load
+from deployer.inventory.model import Inventory
+from deployer.plan.apply import Silent, run
+from deployer.plan.step import Plan
+from deployer.serve import metrics
+from deployer.serve.records import Record, Records
+from deployer.serve.service import Service
+from deployer.transport.base import Result
+
+ROOT = "/opt/ddtree"
+DEPLOYMENTS = f"{ROOT}/state/deployments"
+
+
+@dataclass
+class Engine:
+    """What the engine would do with the configuration that is in place when it is started."""
+
+    sound: Callable[[dict[str, Any]], bool] = lambda options: True
+    drafts: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class Machine:
+    """The stand-in's memory."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    active: bool = False
+    starts: int = 0
+    log: list[str] = field(default_factory=list)
+    engine: Engine = field(default_factory=Engine)
+    account: bool = True
+    releases: tuple[str, ...] = ("r1", "r2")
+    foreign_port: str | None = None
+    models: bool = True
+    audit: str = ""
+    gpus: str = "[module]\n[nodes]\n"
+    unit: str = "unit_without_gpus.txt"  # the recording of what its systemd says to a transient unit
+
+    def options(self) -> dict[str, Any]:
+        text = self.files.get("/etc/ddtree/ddtree-vllm.yaml", b"").decode()
+        return {key: json.loads(value) for key, _, value in (line.partition(": ") for line in text.splitlines())}
+
+
+class Host(FakeTransport):
+    """Answers the serve room's commands from a Machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__({})
+        self.machine = machine
+        handlers: list[tuple[str, Callable[[str], Any]]] = [
+            (r"systemctl show .* -p LoadState", self._state),
+            (r"^id -u", lambda _: "999" if machine.account else self._failed()),
+            (r"^ss |sport", lambda _: self._port()),
+            (r"cat .*record\.json", self._cat),
+            (r"^cat .*/config ", self._cat),
+            (r"sha256sum", lambda _: self._digests()),
+            (r"^umask 077; mkdir -p", self._link),
+            (r"^ln -sfn", self._link),
+            (r"^umask 022; install -D", self._install),
+            (r"\nsystemctl stop", lambda _: self._set(False)),
+            (r"reset-failed .*; systemctl start", lambda _: self._set(True)),
+            (r"^systemctl disable .*rm -f", lambda _: self._take_away()),
+            (r"^systemctl (enable|disable|start)", lambda _: ""),
+            (r"^command -v systemd-run", lambda _: recorded(machine.unit)),
+            (r"audit\.log.* tail ", lambda _: machine.audit),
+            (r"^echo .*date \+%s", lambda _: "93784\n"),
+            (r"nvidia-smi", lambda _: machine.gpus),
+            (r"journalctl", lambda _: "ValueError: broken on purpose\n"),
+            (r"^test -f .*/config\.json", lambda _: "" if machine.models else self._failed()),
+            (r"readlink -e", lambda _: f"{ROOT}/models/pushed"),
+            (r"mktemp -d.*venv/bin/python", lambda _: "options-accepted\n"),
+        ]
+        self.answers = {re.compile(pattern, re.S): handler for pattern, handler in handlers}
+
+    def run(self, command: str, **options: Any) -> Any:
+        if command.endswith(" -I -"):
+            self.answers[command] = self._http(options["stdin"].decode())
+        return super().run(command, **options)
+
+    def write(self, data: bytes, remote: str, *, mode: int = 0o644, sudo: bool = False) -> None:
+        super().write(data, remote, mode=mode, sudo=sudo)
+        self.machine.files[remote] = data
+
+    def _failed(self) -> Result:
+        return Result("", 1, "", "no")
+
+    def _resolve(self, path: str) -> str:
+        for link in sorted(self.machine.links, key=len, reverse=True):
+            if path.startswith(link + "/"):
+                return self._resolve(self.machine.links[link] + path[len(link) :])
+        return path
+
+    def _state(self, command: str) -> str:
+        active = "active\nSubState=running" if self.machine.active else "inactive\nSubState=dead"
+        loaded = "loaded" if "/etc/systemd/system/ddtree-vllm.service" in self.machine.files else "not-found"
+        current = self.machine.links.get(f"{ROOT}/current", f"{ROOT}/releases/r1")
+        releases = "".join(f"release={ROOT}/releases/{name}/\n" for name in self.machine.releases)
+        return f"LoadState={loaded}\nActiveState={active}\nMainPID=7\nNRestarts=0\ncurrent={current}\n{releases}"
+
+    def _port(self) -> str:
+        return self.machine.foreign_port or ""
+
+    def _cat(self, command: str) -> str:
+        found = []
+        for path in shlex.split(command.partition(" 2>")[0])[1:]:
+            paths = [
+                name for name in self.machine.files if re.fullmatch(path.replace("*Z-*", "[^/]*Z-[^/]*"), name)
+            ] or [path]
+            found += [self.machine.files.get(self._resolve(name), b"").decode() for name in sorted(paths)]
+        return "".join(found)
+
+    def _digests(self) -> str:
+        return "".join(f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in self.machine.files.items())
+
+    def _link(self, command: str) -> str:
+        for target, link in re.findall(r"ln -sfn (\S+) (\S+)", command):
+            self.machine.links[link.removesuffix(".new")] = target
+        return ""
+
+    def _install(self, command: str) -> str:
+        for source, target in re.findall(r"install -D -m \d+ (\S+) (\S+)", command):
+            self.machine.files[target] = self.machine.files[self._resolve(source)]
+        return self._link(command)
+
+    def _set(self, active: bool) -> str:
+        self.machine.log.append("start" if active else "stop")
+        self.machine.active = active and self.machine.engine.sound(self.machine.options())
+        return ""
+
+    def _take_away(self) -> str:
+        for path in [path for path in self.machine.files if path.startswith("/etc/")]:
+            del self.machine.files[path]
+        return ""
+
+    def _http(self, script: str) -> str:
+        asked = json.loads(json.loads(script.split("json.loads(", 1)[1].split(")\n", 1)[0]))
+        engine = self.machine.engine
+        if asked["url"].endswith("/v1/completions"):
+            engine.drafts += 10
+            text = json.dumps({"choices": [{"text": "qsuwy: an answer"}]})
+        elif asked["url"].endswith("/v1/models"):
+            text = json.dumps({"data": [{"id": self.machine.options()["served-model-name"][0]}]})
+        else:
+            trees = f"{metrics.TREES} {engine.drafts}\n{metrics.NODES} {engine.drafts}\n"
+            engine.tokens += 90
+            text = f"vllm:generation_tokens_total {engine.tokens}\nvllm:num_requests_running 2\n"
+            text += f"{metrics.DRAFTS} {engine.drafts}\n{metrics.ACCEPTED} {4 * engine.drafts}\n{trees}"
+        return json.dumps({"status": 200, "text": text})
+
+
+def inventory(**serve: Any) -> Inventory:
+    data = load("staging").model_dump()
+    data["serve"] = {**data["serve"], "prompt": "acegikmo", "expect": "qsuwy", **serve}
+    return Inventory.model_validate(data)
+
+
+def applied(made: Plan) -> Plan:
+    run(made, Silent())
+    return made
+
+
+def active(host: Host) -> Record:
+    found = Records(host, Service.of(inventory(), host).layout).active()
+    assert found is not None
+    return found
+
+
+def broken(options: dict[str, Any]) -> bool:
+    return options.get("max-num-seqs") != 3
