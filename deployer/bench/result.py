@@ -65,7 +65,9 @@ def measured(name: str, title: str, tokens: int, client: Mapping[str, Any], coun
     failed, completed = int(client.get("failed", 0)), int(client["completed"])
     if failed or not completed:
         raise DeployError(
-            f"{failed} of {failed + completed} requests of the {title} arm failed", remedy="see the journal"
+            f"{failed} of {failed + completed} requests of the {title} arm failed",
+            where=f"bench, {name}",
+            remedy="the arm's last lines are above; run the bench again",
         )
     return ArmResult(
         name=name,
@@ -89,10 +91,13 @@ def judge(results: Sequence[ArmResult]) -> None:
     if tree is None or chain is None or tree.tokens < chain.tokens:
         return
     if not tree.trees:
-        raise BenchRegression("the tree arm verified no tree", remedy="do not serve it; see the arm's journal")
+        raise BenchRegression(
+            "the tree arm verified no tree", where="bench, tree", remedy="do not serve it; see the arm's journal"
+        )
     if tree.acceptance_length < chain.acceptance_length * (1 - _TOLERANCE):
         raise BenchRegression(
             f"the tree accepts {tree.acceptance_length:.2f} tokens a step, the chain {chain.acceptance_length:.2f}",
+            where="bench, tree",
             remedy="something is wrong with the tree on this pair: serve with [tree] enabled = false",
         )
 

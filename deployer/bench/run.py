@@ -91,7 +91,11 @@ class Runner:
         # The client's exit code and output are not the measure: interpreted Triton complains at exit.
         if not found.ok:
             said = (result.stderr.strip().splitlines() or ["no output"])[-1]
-            raise DeployError(f"`vllm bench serve` made no result: {said[-300:]}", where=self.transport.name)
+            raise DeployError(
+                f"`vllm bench serve` made no result: {said[-300:]}",
+                where=self.transport.name,
+                remedy="look at the arm's last lines above; run the bench again",
+            )
         parsed: dict[str, object] = json.loads(found.stdout)
         return parsed
 

@@ -93,12 +93,17 @@ def _ended() -> tuple[Exit, DeployError | None]:
     except typer.TyperException as error:
         return Exit.USAGE, _misused(error)
     except (KeyboardInterrupt, typer.Abort):
-        return Exit.INTERRUPTED, DeployError("interrupted", remedy="the same command goes on from there")
+        return Exit.INTERRUPTED, _cut()
     except Exception as error:
         traceback.print_exc()
-        return Exit.UNEXPECTED, DeployError(f"a bug: {type(error).__name__}", remedy="report it with the traceback")
+        what = f"a bug: {type(error).__name__}"
+        return Exit.UNEXPECTED, DeployError(what, where="this program", remedy="report it with the traceback")
     code = Exit(returned) if isinstance(returned, int) else Exit.OK
-    return code, DeployError("interrupted") if code is Exit.INTERRUPTED and not report.fleet else None
+    return code, _cut() if code is Exit.INTERRUPTED and not report.fleet else None
+
+
+def _cut() -> DeployError:
+    return DeployError("interrupted", where="this machine", remedy="the same command goes on from there")
 
 
 def _misused(error: typer.TyperException) -> UsageError:

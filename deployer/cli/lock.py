@@ -25,7 +25,7 @@ Break = Annotated[
 def lock(host: HostName, reason: Break = None, plan: PlanOnly = False) -> None:
     """Shows who holds the host's deployment lock; --break removes one whose owner was killed."""
     if reason is not None and not reason.strip():
-        raise UsageError("--break needs a reason", remedy='e.g. --break "the laptop died"')
+        raise UsageError("--break needs a reason", where="--break", remedy='e.g. --break "the laptop died"')
     with reached(host) as reached_host:
         owner = look(reached_host.transport, reached_host.layout)
         report.owner(owner)

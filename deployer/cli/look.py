@@ -29,7 +29,11 @@ def status(host: HostName) -> None:
 def logs(host: HostName, lines: Lines = 100, follow: Follow = False) -> None:
     """Prints the service's journal."""
     if follow and report.json:
-        raise UsageError("--follow has no end, and --json is one document at the end", remedy="leave one of them out")
+        raise UsageError(
+            "--follow has no end, and --json is one document at the end",
+            where="the command line",
+            remedy="leave one of them out",
+        )
     report.lines = []
     with reached(host) as reached_host:
         unit = shlex.quote(reached_host.layout.unit)

@@ -64,7 +64,9 @@ class Stream(io.TextIOBase):
                 self._lost = True
                 self._drop()
         if self._lost and self.needed:
-            raise Unread("nobody reads the output any more", where=self.name)
+            raise Unread(
+                "nobody reads the output any more", where=self.name, remedy="read it to its end, or send it to a file"
+            )
 
     def _drop(self) -> None:
         """What is still buffered must not raise once more when the process ends."""

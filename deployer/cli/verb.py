@@ -87,13 +87,14 @@ def chosen(on: str | None, group: str | None, host: str | None) -> tuple[str, ..
     if (host is not None) + (on is not None) + (group is not None) != 1:
         raise UsageError(
             "Missing argument 'HOST'" if not (on or group) else "say which hosts one way: HOST, --on or --group",
+            where="the command line",
             remedy="ddtree-deploy VERB HOST, or --on A,B, or --group NAME",
         )
     if host is not None:
         return None
     hosts = members(group) if group is not None else tuple(word for word in (on or "").split(",") if word)
     if not hosts:
-        raise UsageError("--on names no host", remedy="--on A,B")
+        raise UsageError("--on names no host", where="--on", remedy="--on A,B")
     return tuple(dict.fromkeys(hosts))
 
 

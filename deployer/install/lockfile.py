@@ -106,7 +106,8 @@ def merged(reports: Iterable[Mapping[str, Any]]) -> Lock:
             digest = item["download_info"]["archive_info"]["hashes"]["sha256"]
             known = pins.get(canonical(name), Pin(name, version, ()))
             if known.version != version:
-                raise InstallError(f"{name} resolves to {known.version} and to {version}", remedy="constrain it to one")
+                what = f"{name} resolves to {known.version} and to {version}"
+                raise InstallError(what, where="pip's reports", remedy="constrain it to one")
             pins[canonical(name)] = Pin(name, version, tuple(sorted({*known.sha256, digest})))
     return Lock(tuple(pins[name] for name in sorted(pins)))
 

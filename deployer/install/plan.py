@@ -91,7 +91,11 @@ class _Job:
     def _wheelhouse(self) -> Path:
         folder = self.inventory.install.wheelhouse
         if folder is None:
-            raise PreflightError("[install] source is wheelhouse, but no wheelhouse is named", remedy="set wheelhouse")
+            raise PreflightError(
+                "[install] source is wheelhouse, but no wheelhouse is named",
+                where=f"inventory {self.inventory.name}",
+                remedy="set wheelhouse",
+            )
         return folder
 
     def _fetch(self, progress: Progress) -> None:

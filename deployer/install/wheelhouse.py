@@ -102,7 +102,8 @@ def explained(stderr: str) -> InstallError:
             remedy="find out which index serves other bytes under the same version; do not install from it",
         )
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
-    return InstallError(f"pip download failed: {lines[-1] if lines else 'no message'}", remedy="see pip config list")
+    what = f"pip download failed: {lines[-1] if lines else 'no message'}"
+    return InstallError(what, where="pip download", remedy="see pip config list")
 
 
 def main() -> None:

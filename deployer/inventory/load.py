@@ -75,7 +75,9 @@ def members(group: str) -> tuple[str, ...]:
         known = sorted({own for several in groups.values() for own in several})
         near = get_close_matches(group, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known groups: {', '.join(known) or 'none'}"
-        raise UsageError(f"no host is in group {group!r}", remedy=f'{hint}; a host\'s file says groups = ["{group}"]')
+        looked = ", ".join(map(str, folders())) or "no inventory folder exists"
+        remedy = f'{hint}; a host\'s file says groups = ["{group}"]'
+        raise UsageError(f"no host is in group {group!r}", where=looked, remedy=remedy)
     return found
 
 
@@ -89,7 +91,8 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"it is not text: {error}"
-        raise UsageError(f"the inventory cannot be read: {reason}", where=str(path)) from error
+        what = f"the inventory cannot be read: {reason}"
+        raise UsageError(what, where=str(path), remedy="see its owner and mode (ls -l)") from error
 
 
 def _toml(text: str, path: Path) -> dict[str, Any]:

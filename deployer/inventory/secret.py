@@ -61,7 +61,8 @@ class SecretSource(BaseModel):
         """
         text = self._from_file(key) if self.file else self._from_variable(key, environment)
         if not text or "\n" in text or "\0" in text:
-            raise UsageError(f"{key}: the secret is empty or has more than one line", where=str(self))
+            what = f"{key}: the secret is empty or has more than one line"
+            raise UsageError(what, where=str(self), remedy="it has to be one line of text")
         return Secret(text)
 
     def _from_variable(self, key: str, environment: Mapping[str, str]) -> str:
@@ -69,6 +70,7 @@ class SecretSource(BaseModel):
         if self.env not in environment:
             raise UsageError(
                 f"{key} asks for ${self.env}, which is not set on this machine",
+                where=str(self),
                 remedy=f"export {self.env} and repeat",
             )
         return environment[self.env]
@@ -80,7 +82,8 @@ class SecretSource(BaseModel):
             text = self.file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise UsageError(f"{key}: its file cannot be read: {reason}", where=str(self.file)) from None
+            what = f"{key}: its file cannot be read: {reason}"
+            raise UsageError(what, where=str(self.file), remedy="see its owner and mode (ls -l)") from None
         if mode & 0o077:
             raise UsageError(
                 f"{key}: others than you can read its file (mode {mode & 0o777:04o})",

@@ -124,7 +124,8 @@ def send(
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode:
         kind = LineBroken if process.returncode in BROKEN else TransferError
-        raise kind(f"rsync failed with {process.returncode}: {said[-400:]}", where=f"{transport.name}:{remote}")
+        what = f"rsync failed with {process.returncode}: {said[-400:]}"
+        raise kind(what, where=f"{transport.name}:{remote}", remedy="run the same command again: what arrived is kept")
 
 
 def _ending_with_us() -> list[str]:

@@ -84,7 +84,11 @@ class Endpoint:
         """A scrape of /metrics; raises GateError when it is not served."""
         answer = self.ask("/metrics")
         if not answer.ok:
-            raise GateError(f"/metrics answers {answer.status}: {answer.text[:200]}", where=self.where)
+            raise GateError(
+                f"/metrics answers {answer.status or 'nothing'}: {answer.text[:200]}",
+                where=self.where,
+                remedy="see the service's journal: ddtree-deploy logs",
+            )
         return metrics.parse(answer.text)
 
     def models(self) -> tuple[str, ...]:

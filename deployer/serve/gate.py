@@ -28,6 +28,11 @@ PROOF_TOKENS = 48
 class Subject(Protocol):
     """What the gate asks of a service."""
 
+    @property
+    def where(self) -> str:
+        """Its host and port, for errors."""
+        ...
+
     def state(self) -> ServiceState:
         """As systemd says."""
         ...
@@ -110,7 +115,11 @@ def prove(subject: Subject, wanted: Wanted, say: Callable[[str], None], clock: C
     say(f"/health answers after {clock.now() - start:.0f} s")
     names = subject.models()
     if wanted.model not in names:
-        raise GateError(f"/v1/models lists {', '.join(names) or 'nothing'}, not {wanted.model}")
+        raise GateError(
+            f"/v1/models lists {', '.join(names) or 'nothing'}, not {wanted.model}",
+            where=subject.where,
+            remedy="another service answers on this port, or [serve] served_model_name was changed: serve again",
+        )
     before = subject.counters()
     text = _known_completion(subject, wanted, max(deadline - clock.now(), 10.0))
     say(f"completion of {wanted.prompt!r}: {text[:60]!r}")
@@ -135,13 +144,18 @@ def _until_healthy(subject: Subject, deadline: float, say: Callable[[str], None]
             say(f"silent for {_SILENT:.0f} s; with two GPUs suspect NCCL (try NCCL_P2P_DISABLE=1)")
             warned = True
         if clock.now() > deadline:
-            raise GateError("/health did not answer within the gate's time", remedy=_last_error(subject.journal(200)))
+            raise GateError(
+                "/health did not answer within the gate's time",
+                where=subject.where,
+                remedy=_last_error(subject.journal(200)),
+            )
         clock.sleep(_POLL)
 
 
 def _still_starting(subject: Subject, state: ServiceState, restarts: int) -> None:
     if state.restarts > restarts or state.active in ("failed", "inactive"):
-        raise GateError("the service ended while it was starting", remedy=_last_error(subject.journal(200)))
+        why = _last_error(subject.journal(200))
+        raise GateError("the service ended while it was starting", where=subject.where, remedy=why)
 
 
 def _last_error(lines: tuple[str, ...]) -> str:
@@ -155,10 +169,18 @@ def _last_error(lines: tuple[str, ...]) -> str:
 
 def _known_completion(subject: Subject, wanted: Wanted, timeout: float) -> str:
     text = subject.complete(wanted.prompt, PROOF_TOKENS, timeout).text
+    wrong = None
     if wanted.expect is not None and wanted.expect not in text:
-        raise GateError(f"the completion of {wanted.prompt!r} is {text[:120]!r}, without {wanted.expect!r}")
-    if not text.strip():
-        raise GateError(f"the completion of {wanted.prompt!r} is empty")
+        wrong = f"is {text[:120]!r}, without {wanted.expect!r}"
+    elif not text.strip():
+        wrong = "is empty"
+    if wrong is not None:
+        raise GateError(
+            f"the completion of {wanted.prompt!r} {wrong}",
+            where=subject.where,
+            remedy="correct [serve] prompt and expect if the answer is right; else with two GPUs suspect NCCL's all-reduce "
+            "(NCCL_P2P_DISABLE=1), with one the target's files",
+        )
     return text
 
 
@@ -172,13 +194,16 @@ def _speculation(subject: Subject, wanted: Wanted, before: Counters, clock: Cloc
             break
         if attempt == 7:
             raise GateError(
-                f"{still[0]} did not rise during a completion: the service answers, but without speculation"
+                f"{still[0]} did not rise during a completion: the service answers, but without speculation",
+                where=subject.where,
+                remedy="see its journal for the plugin ddtree and the drafter: ddtree-deploy logs",
             )
         clock.sleep(_SCRAPE)
     length = counted.acceptance_length or 1.0
     if length < wanted.min_acceptance_length:
         raise GateError(
             f"acceptance length {length:.2f} is below {wanted.min_acceptance_length}",
+            where=subject.where,
             remedy="the text is right and the drafts are not: check the drafter's profile and its target_layer_ids",
         )
     return counted

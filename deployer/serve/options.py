@@ -82,7 +82,10 @@ def from_yaml(text: str) -> dict[str, Any]:
 def _mapping(value: object, name: str, inventory: Inventory) -> dict[str, Any]:
     if isinstance(value, dict):
         return dict(value)
-    raise UsageError(f"[serve.options] {name} has to be a table", where=f"inventory {inventory.name}")
+    where = f"inventory {inventory.name}"
+    raise UsageError(
+        f"[serve.options] {name} has to be a table", where=where, remedy=f"[serve.options.{name}] and a line per key"
+    )
 
 
 def _refuse(given: Mapping[str, Any], decided: Mapping[str, str], inventory: Inventory) -> None:

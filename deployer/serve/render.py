@@ -153,10 +153,18 @@ def environment_file(variables: Mapping[str, str], secrets: Mapping[str, Secret]
     lines = []
     for name, value in sorted(values.items()):
         if not name.replace("_", "a").isalnum() or name[0].isdigit():
-            raise UsageError(f"[serve.environment] {name} is no name of a variable")
+            raise UsageError(
+                f"[serve.environment] {name} is no name of a variable",
+                where="[serve.environment]",
+                remedy="letters, digits and underscores, the first no digit",
+            )
         text = value.reveal() if isinstance(value, Secret) else value
         if "\n" in text:
-            raise UsageError(f"[serve.environment] {name} has more than one line")
+            raise UsageError(
+                f"[serve.environment] {name} has more than one line",
+                where="[serve.environment]",
+                remedy="write it in one line: systemd reads one variable per line",
+            )
         quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")
         lines.append(f'{name}="{quoted}"\n')
     return Secret("".join(lines))

@@ -36,6 +36,10 @@ class Service:
         endpoint = Endpoint(transport, inventory.serve.port, layout.environment, inventory.install.python)
         return cls(transport, layout, inventory.serve.served_model_name, endpoint)
 
+    @property
+    def where(self) -> str:
+        return self.endpoint.where
+
     def state(self) -> ServiceState:
         return facts.read(self.transport, self.layout)
 

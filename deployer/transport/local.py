@@ -14,7 +14,7 @@ from typing import BinaryIO
 from deployer.errors import TransferError
 from deployer.transport.faults import LineBroken
 from deployer.transport.forward import Socket, listening
-from deployer.transport.shell import Raw, ShellTransport
+from deployer.transport.shell import TRY_BY_HAND, Raw, ShellTransport
 
 CHUNK = 1 << 20
 
@@ -35,7 +35,9 @@ class LocalTransport(ShellTransport):
                 out, err = process.communicate(stdin or b"", timeout=timeout)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
-                raise TransferError(f"no result within {timeout:g} s", where=f"{self.name}: {command}") from error
+                raise TransferError(
+                    f"no result within {timeout:g} s", where=f"{self.name}: {command}", remedy=TRY_BY_HAND
+                ) from error
         return Raw(process.returncode, out, err)
 
     def _lines(self, command: str, timeout: float, ended: Callable[[int], None]) -> Iterator[str]:
@@ -51,7 +53,9 @@ class LocalTransport(ShellTransport):
             finally:
                 timer.cancel()
         if process.returncode == -signal.SIGKILL:
-            raise TransferError(f"did not end within {timeout:g} s", where=f"{self.name}: {command}")
+            raise TransferError(
+                f"did not end within {timeout:g} s", where=f"{self.name}: {command}", remedy=TRY_BY_HAND
+            )
         ended(process.returncode)
 
     def _feed(self, command: str, source: BinaryIO, stall: float, sent: Callable[[int], None]) -> Raw:
@@ -68,7 +72,8 @@ class LocalTransport(ShellTransport):
                 out, err = process.communicate(timeout=stall)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
-                raise LineBroken(f"stalled, nothing moved for {stall:g} s", where=self.name) from error
+                what = f"stalled, nothing moved for {stall:g} s"
+                raise LineBroken(what, where=self.name, remedy="run the same command again") from error
         return Raw(process.returncode, out, err)
 
     def forward(self, remote_host: str, remote_port: int, local_port: int = 0) -> AbstractContextManager[int]:

@@ -88,10 +88,14 @@ def _ssh_g(ssh: Ssh, alias: str, options: list[str]) -> dict[str, list[str]]:
             [*command, *options, "--", alias], capture_output=True, text=True, timeout=20, check=False
         )
     except FileNotFoundError as error:
-        raise UsageError("OpenSSH's ssh is not installed here", remedy="install openssh-client") from error
+        raise UsageError(
+            "OpenSSH's ssh is not installed here", where="this machine", remedy="install openssh-client"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise UsageError(
-            f"`ssh -G {alias}` did not answer", remedy="look for a hanging Match exec in the config"
+            f"`ssh -G {alias}` did not answer",
+            where="~/.ssh/config",
+            remedy="look for a hanging Match exec in the config",
         ) from error
     if done.returncode:
         where = str(ssh.config_file or "~/.ssh/config")

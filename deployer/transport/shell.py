@@ -15,6 +15,7 @@ from typing import BinaryIO
 from deployer.errors import DeployError, PreflightError
 from deployer.transport.base import Result
 
+TRY_BY_HAND = "run it there by hand to see more"
 SHOWN = 400  # characters of a command or of its output in an error
 
 
@@ -35,7 +36,7 @@ class CommandError(DeployError):
         super().__init__(
             f"a command failed with {result.returncode}: {said}",
             where=f"{host}: {_shortened(result.command)}",
-            remedy="run it there by hand to see more",
+            remedy=TRY_BY_HAND,
         )
         self.result = result
 

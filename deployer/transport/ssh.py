@@ -26,7 +26,7 @@ from deployer.transport import hostkeys, openssh
 from deployer.transport.faults import LineBroken, explained
 from deployer.transport.forward import Socket, listening
 from deployer.transport.resolve import Hop, resolve
-from deployer.transport.shell import Raw, ShellTransport
+from deployer.transport.shell import TRY_BY_HAND, Raw, ShellTransport
 
 CHUNK = 1 << 15  # paramiko's own packet size
 KEEPALIVE = 15  # seconds
@@ -125,7 +125,8 @@ class SshTransport(ShellTransport):
             channel.shutdown_write()
             if not _drained(channel, out, err, deadline):
                 what = "its output did not end" if channel.exit_status_ready() else "no result"
-                raise TransferError(f"{what} within {timeout:g} s", where=f"{self.name}: {command[:200]}")
+                where = f"{self.name}: {command[:200]}"
+                raise TransferError(f"{what} within {timeout:g} s", where=where, remedy=TRY_BY_HAND)
             return self._ended(channel, out, err)
         except FAULTS as error:
             raise self._lost(error) from error

@@ -38,6 +38,7 @@ class Scripted:
     scrapes: list[str] = field(default_factory=lambda: [exposition(5, 9), exposition(15, 39, 10, 4)])
     lines: tuple[str, ...] = ("INFO loading",)
     time: float = 0.0
+    where: str = "box, port 8000"
 
     def state(self) -> ServiceState:
         return self._next(self.states)

@@ -33,11 +33,18 @@ class Deployer:
     inventory: Path
     lab: Lab
 
+    def command(self, verb: str, *options: str) -> list[str]:
+        return [str(REPO / "build/venv/bin/ddtree-deploy"), verb, str(self.inventory), *options]
+
+    def started(self, verb: str, *options: str) -> subprocess.Popen[str]:
+        """The same, running; its stdout is read here."""
+        return subprocess.Popen(self.command(verb, *options), cwd=REPO, stdout=subprocess.PIPE, text=True)
+
     def run(self, verb: str, *options: str, timeout: float = 1500) -> Ran:
         """`ddtree-deploy VERB INVENTORY OPTIONS`."""
         began = time.monotonic()
         done = subprocess.run(
-            [str(REPO / "build/venv/bin/ddtree-deploy"), verb, str(self.inventory), *options],
+            self.command(verb, *options),
             cwd=REPO,
             capture_output=True,
             text=True,
