@@ -86,9 +86,8 @@ def arms(
     *,
     nodes: tuple[str, ...],
     secrets: Mapping[str, Secret],
-    softer: tuple[str, ...] = (),
 ) -> tuple[Arm, ...]:
-    """Autoregressive, the DFlash chain, and the tree unless the inventory switches it off; as confined as the service."""
+    """Autoregressive, the DFlash chain, and the tree unless the inventory switches it off."""
     kinds = [decoding.autoregressive(), decoding.chain(inventory)]
     if inventory.tree.enabled:
         kinds.append(decoding.tree(inventory))
@@ -97,7 +96,7 @@ def arms(
     client = environment_file({}, key)
     made = []
     for how in kinds:
-        files = render(inventory, place, replace(engine, decoding=how), nodes, secrets, softer)
+        files = render(inventory, place, replace(engine, decoding=how), nodes, secrets)
         files = replace(files, dropin=files.dropin + _ONCE)
         made.append(Arm(how, files, client, _digest(inventory, files, prompts)))
     return tuple(made)

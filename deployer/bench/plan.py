@@ -45,12 +45,11 @@ def scene(inventory: Inventory, transport: Transport, nodes: tuple[str, ...] = (
         raise PreflightError("no release is installed", where=transport.name, remedy="ddtree-deploy install first")
     venv, prompts = Folder(layout.release(release)).venv, texts(inventory)
     jsonl = as_jsonl(prompts, inventory.bench.num_prompts)
-    engine = Engine(venv, target_dir(inventory, transport), drafter_dir(inventory, transport), autoregressive())
+    target, drafter = target_dir(inventory, transport), drafter_dir(inventory, transport)
+    engine = Engine(venv, target, drafter, autoregressive(), confinement.softer(transport, inventory))
     models_are_there(transport, engine.target, engine.drafter)
-    confined = confinement.read(transport, inventory)
-    softer = (confined.softer if confined else None) or ()
-    runner = Runner(inventory, transport, bench, engine, prompts, jsonl, softer)
-    made = arms(inventory, bench, engine, jsonl, nodes=nodes, secrets=local_secrets(inventory), softer=softer)
+    runner = Runner(inventory, transport, bench, engine, prompts, jsonl)
+    made = arms(inventory, bench, engine, jsonl, nodes=nodes, secrets=local_secrets(inventory))
     return Scene(runner, Store(transport, layout, release), made)
 
 

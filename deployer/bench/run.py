@@ -11,6 +11,7 @@ from deployer.bench.arms import WARM_UP, Arm, Bench, client_command
 from deployer.bench.result import ArmResult, measured
 from deployer.errors import DeployError
 from deployer.inventory.model import Inventory
+from deployer.plan.signals import held_back
 from deployer.plan.step import Progress
 from deployer.serve import gate
 from deployer.serve.endpoint import Endpoint
@@ -32,7 +33,6 @@ class Runner:
     engine: Engine
     prompts: tuple[str, ...]
     jsonl: str
-    softer: tuple[str, ...] = ()
 
     def run(self, arm: Arm, progress: Progress) -> ArmResult:
         """Starts the arm's engine, proves and warms it, lets the client ask, and clears everything away again."""
@@ -52,7 +52,8 @@ class Runner:
                     progress.say(line[:200])
             raise
         finally:
-            with suppress(DeployError):
+            # A second Ctrl-C waits: what a bench leaves holds the GPUs.
+            with suppress(DeployError), held_back():
                 self.clear()
 
     def _service(self) -> Service:
@@ -85,7 +86,7 @@ class Runner:
     def _client(self, progress: Progress) -> dict[str, object]:
         progress.say(f"{self.inventory.bench.num_prompts} requests of {self.inventory.bench.output_tokens} tokens")
         vllm = f"{self.engine.venv}/bin/vllm"
-        command = client_command(self.inventory, self.bench, vllm, self.engine.target, self.softer)
+        command = client_command(self.inventory, self.bench, vllm, self.engine.target, self.engine.softer)
         result = self.transport.run(command, sudo=True, check=False, timeout=_CLIENT_TIMEOUT)
         found = self.transport.run(f"cat {quote(self.bench.result)}", sudo=True, check=False)
         # The client's exit code and output are not the measure: interpreted Triton complains at exit.

@@ -194,3 +194,9 @@ def _number(text: str | None) -> int | None:
 def read(transport: Transport, inventory: Inventory) -> Confinement | None:
     """Needs root. Takes a fraction of a second per transient unit."""
     return parse(transport.run(command(of_inventory(inventory), inventory.user), sudo=True).stdout)
+
+
+def softer(transport: Transport, inventory: Inventory) -> tuple[str, ...]:
+    """The settings that a unit on this host has to do without; none where that is not known, or helps nothing."""
+    found = read(transport, inventory)
+    return (found.softer if found else None) or ()

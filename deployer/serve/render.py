@@ -66,12 +66,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Engine:
-    """What runs there: absolute folders on the host, and how it decodes."""
+    """What runs there: absolute folders on the host, how it decodes, and the settings of the unit that this host's
+    systemd cannot carry out.
+    """
 
     venv: str
     target: str
     drafter: str
     decoding: Decoding
+    softer: tuple[str, ...] = ()
 
 
 # What a setting is when it is switched off, where that is not `no`.
@@ -85,15 +88,12 @@ def render(
     engine: Engine,
     nodes: tuple[str, ...] = (),
     secrets: Mapping[str, Secret] | None = None,
-    softer: tuple[str, ...] = (),
 ) -> Files:
-    """All files of one engine. `nodes` are the host's NVIDIA device nodes, `secrets` what [serve.secrets] names,
-    `softer` the settings of the unit that this host's systemd cannot carry out.
-    """
+    """All files of one engine. `nodes` are the host's NVIDIA device nodes, `secrets` what [serve.secrets] names."""
     options = engine_options(inventory, engine.decoding, target=engine.target, drafter=engine.drafter, port=place.port)
     return Files(
         unit=_unit(inventory, place, engine, int(options["shutdown-timeout"])),
-        dropin=_dropin(inventory, nodes, str(options["host"])) + _softening(softer, _hidden(engine)),
+        dropin=_dropin(inventory, nodes, str(options["host"])) + _softening(engine.softer, _hidden(engine)),
         config=as_yaml(options),
         environment=environment_file(inventory.serve.environment, secrets or {}),
     )

@@ -51,6 +51,16 @@ def test_a_tree_switched_off_is_not_measured_and_the_chains_length_can_be_chosen
     assert [str(arm.decoding) for arm in found] == ["autoregressive", "DFlash chain, K=3"]
 
 
+def test_on_a_host_that_makes_no_namespaces_arms_and_client_do_without_them_too() -> None:
+    subject, softer = inventory(), ("ProtectSystem", "PrivateTmp")
+    for arm in arms(subject, Bench.of(subject), replace(ENGINE, softer=softer), "p", nodes=(), secrets={}):
+        assert "\nProtectSystem=no\nPrivateTmp=no\n" in arm.files.dropin
+    command = client_command(subject, Bench.of(subject), "vllm", "/models/target", softer)
+    assert "ProtectSystem" not in command
+    assert "PrivateTmp" not in command
+    assert "NoNewPrivileges=yes" in command
+
+
 def test_an_arm_runs_beside_the_service_under_the_same_account_and_does_not_come_back() -> None:
     subject = inventory()
     arm, bench = made(subject)[0], Bench.of(subject)

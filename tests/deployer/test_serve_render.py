@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def test_a_softer_unit_switches_off_what_the_host_cannot_carry_out_and_nothing_e
     subject = inventory("staging")
     engine = Engine(VENV, TARGET, DRAFTER, decoding.served(subject))
     whole = render(subject, Place.of_service(subject), engine)
-    made = render(subject, Place.of_service(subject), engine, softer=(*asked.softer, "PrivateDevices"))
+    made = render(subject, Place.of_service(subject), replace(engine, softer=(*asked.softer, "PrivateDevices")))
     assert made.unit == whole.unit
     added = made.dropin.removeprefix(whole.dropin).splitlines()
     assert added[1] == "[Service]"
@@ -202,8 +203,8 @@ def test_a_softer_unit_switches_off_what_the_host_cannot_carry_out_and_nothing_e
 
 def test_where_no_view_can_be_made_nothing_hides_the_models() -> None:
     subject = inventory("staging")
-    engine = Engine(VENV, "/home/ai/qwen", DRAFTER, decoding.served(subject))
-    dropin = render(subject, Place.of_service(subject), engine, softer=("ProtectSystem",)).dropin
+    engine = Engine(VENV, "/home/ai/qwen", DRAFTER, decoding.served(subject), ("ProtectSystem",))
+    dropin = render(subject, Place.of_service(subject), engine).dropin
     assert dropin.endswith("ProtectSystem=no\nProtectHome=no\nPrivateTmp=no\nBindReadOnlyPaths=\n")
 
 
