@@ -7,9 +7,11 @@ from shlex import quote
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.plan.step import Plan, Progress, Step
+from deployer.push import staged
 from deployer.serve.records import Records
 from deployer.serve.service import Service
 from deployer.transport.base import Transport
+from deployer.transport.pct import PctTransport
 
 
 def plan(inventory: Inventory, transport: Transport, *, models: bool = False) -> Plan:
@@ -22,6 +24,7 @@ def plan(inventory: Inventory, transport: Transport, *, models: bool = False) ->
         _unit(service, layout),
         _paths(transport, layout, present),
         _account(transport, layout, account),
+        *_stage(transport),
     )
     return Plan(inventory.name, steps)
 
@@ -68,6 +71,21 @@ def _paths(transport: Transport, layout: Layout, present: tuple[str, ...]) -> St
                 progress.say(f"removed {folder}")
 
     return Step("uninstall", "files", f"{len(present)} files and folders: {', '.join(present)}", remove)
+
+
+def _stage(transport: Transport) -> tuple[Step, ...]:
+    """What a push that broke off left on the Proxmox host, where files go by one."""
+    if not isinstance(transport, PctTransport):
+        return ()
+    folder, node = transport.stage("").rstrip("/"), transport.node
+    if not node.run(f"test -e {quote(folder)}", sudo=True, check=False).ok:
+        return (Step("uninstall", "stage", f"nothing of ours is on {node.name}"),)
+
+    def remove(progress: Progress) -> None:
+        staged.clear(transport)
+        progress.say(f"removed {node.name}:{folder}")
+
+    return (Step("uninstall", "stage", f"a push broke off: {node.name}:{folder}", remove),)
 
 
 def _account(transport: Transport, layout: Layout, exists: bool) -> Step:

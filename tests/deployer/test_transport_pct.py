@@ -25,6 +25,7 @@ from deployer.inventory.model import Inventory, Pct
 from deployer.push import staged
 from deployer.push.file import Sending
 from deployer.push.folder import send_folder
+from deployer.serve import uninstall
 from deployer.transport import pct
 from deployer.transport.faults import LineBroken
 from deployer.transport.local import LocalTransport
@@ -306,6 +307,21 @@ class TestPush:
         found = {finding.subject: finding for finding in stage_findings(box, 200_000_000)}
         assert found["stage"].level is Level.FAIL
         assert found["stage's python"].level is Level.OK
+
+    def test_uninstall_removes_what_a_push_that_broke_off_left_on_the_node(
+        self, box: PctTransport, node: Path, tmp_path: Path
+    ) -> None:
+        drafter = write_checkpoint(tmp_path / "drafter.safetensors", {"fc.weight": (2, 2)})
+        inventory = inventory_for(tmp_path, drafter)
+        assert uninstall.plan(inventory, box).steps[-1].reason == "nothing of ours is on kpro5"
+        part = node / "stage/129/abc.part"
+        part.parent.mkdir(parents=True)
+        part.write_bytes(b"half of it")
+        step = uninstall.plan(inventory, box).steps[-1]
+        assert (step.title, step.reason) == ("stage", f"a push broke off: kpro5:{node}/stage/129")
+        assert step.action is not None
+        step.action(Recorder())
+        assert leftovers(node) == []
 
     def test_a_plan_says_which_way_its_files_go(self, box: PctTransport) -> None:
         assert staged.way(box).why == "staged on kpro5 (copied on this machine), then pct push into container 129"
