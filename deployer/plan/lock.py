@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
 from deployer.errors import DeployError, LockedError, PreflightError
+from deployer.plan import alive
 from deployer.plan.layout import Layout
 from deployer.plan.person import me, now
 from deployer.plan.signals import held_back
@@ -53,19 +54,28 @@ NAMELESS = Owner(who="", since="", verb="", token="")
 def held(transport: Transport, layout: Layout, verb: str) -> Iterator[None]:
     """Holds the host's lock; released however the block is left. Raises LockedError that says who holds it.
 
-    Signals wait while it is taken and while it is released: neither is ever half done.
+    Signals wait while it is taken and while it is released: neither is ever half done. A lock is taken over when its
+    owner ran on this machine and does so no longer: it was killed, or it could not reach the host to give it back.
     """
-    owner, refused = Owner.me(verb), False
+    owner = Owner.me(verb)
+    with alive.shown(owner.token), _taken(transport, layout, owner):
+        yield
+
+
+@contextmanager
+def _taken(transport: Transport, layout: Layout, owner: Owner) -> Iterator[None]:
+    refused = False
     try:
         with held_back():
             try:
-                _take(transport, layout, owner)
+                _take_over(transport, layout, owner)
             except (LockedError, PreflightError):
                 refused = True
+                alive.remove(owner.token)
                 raise
         yield
     except BaseException:
-        # The first error is the one to show; a lock that stays is named to the next who meets it.
+        # The first error is the one to show; a lock that stays is taken over by the next from here, named to others.
         # After a broken line it may have been taken or not: a release is right in both cases.
         with suppress(DeployError), held_back():
             if not refused:
@@ -99,7 +109,23 @@ def _owner_file(layout: Layout) -> str:
     return shlex.quote(f"{layout.lock}/owner")
 
 
-def _take(transport: Transport, layout: Layout, owner: Owner) -> None:
+def _take_over(transport: Transport, layout: Layout, owner: Owner) -> None:
+    """Takes the lock. It is somebody else's only as long as that somebody may still be at work."""
+    holder = _take(transport, layout, owner)
+    if holder and holder.token and alive.ended(holder.token):
+        break_it(transport, layout, holder)
+        alive.remove(holder.token)
+        holder = _take(transport, layout, owner)
+    if holder:
+        raise LockedError(
+            f"a deployment is under way: {holder}",
+            where=f"{transport.name}:{layout.lock}",
+            remedy=f"wait for it; if it was killed: ddtree-deploy lock {transport.name} --break REASON",
+        )
+
+
+def _take(transport: Transport, layout: Layout, owner: Owner) -> Owner | None:
+    """Takes the lock, or says who holds it."""
     folder = shlex.quote(layout.lock)
     command = (
         f"mkdir -p {shlex.quote(layout.lock.rpartition('/')[0])} && "
@@ -108,17 +134,14 @@ def _take(transport: Transport, layout: Layout, owner: Owner) -> None:
     )
     result = transport.run(command, sudo=True, check=False, timeout=PATIENCE, stdin=json.dumps(asdict(owner)).encode())
     if result.returncode == TAKEN:
-        raise LockedError(
-            f"a deployment is under way: {Owner.parse(result.stdout) or NAMELESS}",
-            where=f"{transport.name}:{layout.lock}",
-            remedy=f"wait for it; if it was killed: ddtree-deploy lock {transport.name} --break REASON",
-        )
+        return Owner.parse(result.stdout) or NAMELESS
     if not result.ok:
         raise PreflightError(
             f"the lock cannot be taken: {result.stderr.strip()}",
             where=f"{transport.name}:{layout.lock}",
             remedy="is the file system there full or read-only?",
         )
+    return None
 
 
 def _release(transport: Transport, layout: Layout, owner: Owner) -> None:
@@ -127,3 +150,4 @@ def _release(transport: Transport, layout: Layout, owner: Owner) -> None:
     transport.run(
         f"grep -qsF {owner.token} {_owner_file(layout)} && rm -rf {folder} || true", sudo=True, timeout=PATIENCE
     )
+    alive.remove(owner.token)

@@ -6,6 +6,8 @@ import errno
 import json
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,6 +16,7 @@ from types import FrameType
 
 import pytest
 from fakes import FakeTransport
+from material import REPOSITORY
 from recorder import Recorder
 
 from deployer.errors import DeployError, Exit, LockedError, TransferError
@@ -134,6 +137,54 @@ def test_a_lock_without_a_readable_owner_is_still_a_lock(layout: Here) -> None:
     assert Owner.parse("{") is None
     assert look(LocalTransport(), layout) == NAMELESS
     break_it(LocalTransport(), layout, NAMELESS)
+    assert look(LocalTransport(), layout) is None
+
+
+KILLED = """
+import os, signal, sys
+from deployer.plan.layout import Layout
+from deployer.plan.lock import held
+from deployer.transport.local import LocalTransport
+Layout.lock = property(lambda self: f"{self.root}/run/lock")
+with held(LocalTransport(), Layout(sys.argv[1], "ddtree-vllm", "ddtree"), "up"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_lock_of_a_program_that_was_killed_here_is_taken_over(
+    layout: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, layout.root], cwd=REPOSITORY, check=False)
+    assert done.returncode == -signal.SIGKILL
+    dead = look(LocalTransport(), layout)
+    assert dead is not None
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("XDG_CACHE_HOME", str(tmp_path / "another-machine"))
+        with pytest.raises(LockedError, match="a deployment is under way"), held(LocalTransport(), layout, "up"):
+            raise AssertionError("another machine cannot know")
+    with held(LocalTransport(), layout, "up"):
+        mine = look(LocalTransport(), layout)
+        assert mine is not None
+        assert mine.token != dead.token
+    assert look(LocalTransport(), layout) is None
+
+
+def test_a_lock_that_could_not_be_given_back_is_taken_over_by_the_next_run_from_here(layout: Here) -> None:
+    class Cut(LocalTransport):
+        cut = False
+
+        def _execute(self, command: str, stdin: bytes | None, timeout: float) -> Raw:
+            if self.cut:
+                raise TransferError("the connection broke")
+            return super()._execute(command, stdin, timeout)
+
+    line = Cut()
+    with pytest.raises(TransferError, match="broke"), held(line, layout, "up"):
+        line.cut = True
+        line.run("true")
+    assert look(LocalTransport(), layout) is not None
+    with held(LocalTransport(), layout, "up"):
+        pass
     assert look(LocalTransport(), layout) is None
 
 

@@ -1,0 +1,68 @@
+"""The steps of an `up`: how each has something to do, and how it is known to be under way."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.faults.scene import Deployment, Scene
+from tests.faults.tool import Tool
+from tests.lab.nsproxy import Faults
+
+_BEGINS = 240.0  # seconds until a step is under way, those before it and a loaded machine included
+_SLOW = 150  # KiB/s: the drafter takes seconds, everything else is small
+
+
+@dataclass(frozen=True)
+class Step:
+    """`prepare` takes from the box what the step will bring; `under_way` returns when it is in the middle of it."""
+
+    name: str
+    prepare: Callable[[Scene, Deployment], None]
+    under_way: Callable[[Scene, Tool], None]
+
+
+def _nothing(scene: Scene, new: Deployment) -> None:
+    """The other deployment is another configuration: there is something to start and to prove in any case."""
+
+
+def _without_its_drafter(scene: Scene, new: Deployment) -> None:
+    digest = hashlib.sha256(new.drafter.read_bytes()).hexdigest()
+    scene.inside(f"cd /opt/ddtree/models && rm -rf store/{digest} $(grep -l {digest} *-*/.sha256sums | xargs -r dirname)")
+    scene.lab.set_faults(Faults(rate_kbps=_SLOW))
+
+
+def _part_is_there(scene: Scene, tool: Tool) -> None:
+    tool.says("> push: send the drafter", within=_BEGINS)
+    _seen(scene, "test $(cat /opt/ddtree/models/store/*/*.part 2>/dev/null | wc -c) -gt 100000")
+
+
+def _without_its_release(scene: Scene, new: Deployment) -> None:
+    scene.inside(f"rm -rf /opt/ddtree/releases/{scene.release(new)}")
+
+
+def _packages_are_there(scene: Scene, tool: Tool) -> None:
+    tool.says("installing .* pinned wheels", within=_BEGINS)
+    venv = "$(dirname /opt/ddtree/releases/*/INCOMPLETE)/venv"
+    _seen(scene, f"test $(ls -d {venv}/lib/python3*/site-packages/*.dist-info | wc -l) -gt 20")
+
+
+def _without_a_result(scene: Scene, new: Deployment) -> None:
+    scene.inside(f"rm -f /opt/ddtree/state/bench/{scene.release(new)}-chain-*.json")
+
+
+def _seen(scene: Scene, condition: str) -> None:
+    """Waits until a shell condition holds in the box."""
+    deadline = time.monotonic() + _BEGINS
+    while scene.inside(f"if {condition}; then echo yes; fi 2>/dev/null").strip() != "yes":
+        assert time.monotonic() < deadline, f"never seen: {condition}"
+
+
+PUSH = Step("push", _without_its_drafter, _part_is_there)
+INSTALL = Step("install", _without_its_release, _packages_are_there)
+BENCH = Step("bench", _without_a_result, lambda _, tool: tool.says("requests of .* tokens", within=_BEGINS))
+START = Step("start", _nothing, lambda _, tool: tool.says("stopping ddtree-vllm", within=_BEGINS))
+GATE = Step("gate", _nothing, lambda _, tool: tool.says("> serve: gate", ".", "^    ", within=_BEGINS))
+STEPS = (PUSH, INSTALL, BENCH, START, GATE)

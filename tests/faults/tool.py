@@ -1,0 +1,87 @@
+"""The installed `ddtree-deploy`, running while something happens to it: what it prints is read as it is printed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of the tool ended. `code` is negative for a signal."""
+
+    code: int
+    output: str
+    seconds: float
+
+    @property
+    def last(self) -> str:
+        """What it said about its end, as one line."""
+        errors = [line for line in self.output.splitlines() if line.startswith("error: ")]
+        return errors[-1].removeprefix("error: ") if errors else ""
+
+
+class Tool:
+    """One run of a verb."""
+
+    def __init__(self, inventory: Path, verb: str = "up") -> None:
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._began = time.monotonic()
+        self._process = subprocess.Popen(
+            [str(REPOSITORY / "build/venv/bin/ddtree-deploy"), verb, str(inventory)],
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self._lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    @property
+    def output(self) -> str:
+        with self._news:
+            return "\n".join(self._lines)
+
+    def says(self, *patterns: str, within: float) -> None:
+        """Waits for lines that match the patterns, one after the other. Fails if the tool ends before."""
+        deadline, seen = time.monotonic() + within, 0
+        for pattern in patterns:
+            with self._news:
+                while not (found := next((i for i in range(seen, len(self._lines)) if re.search(pattern, self._lines[i])), -1) + 1):
+                    left = deadline - time.monotonic()
+                    assert left > 0 and self._reader.is_alive(), f"never said {pattern!r}:\n" + "\n".join(self._lines[-60:])
+                    self._news.wait(min(left, 1.0))
+            seen = found
+
+    def kill(self) -> None:
+        """kill -9, of the tool alone."""
+        self._process.send_signal(signal.SIGKILL)
+
+    def ended(self, within: float) -> Ended:
+        """Waits for the end. A tool that does not end is killed, and the test fails."""
+        try:
+            code = self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"did not end within {within:.0f} s:\n{self.output[-4000:]}") from None
+        self._reader.join(5.0)
+        return Ended(code, self.output, time.monotonic() - self._began)
