@@ -58,6 +58,10 @@ class Bench:
         return f"{self.folder}/result/bench.json"
 
     @property
+    def client_unit(self) -> str:
+        return f"{self.layout.service}-client.service"
+
+    @property
     def unit_file(self) -> str:
         return f"/run/systemd/system/{self.layout.unit}"
 
@@ -111,7 +115,6 @@ def _digest(inventory: Inventory, files: Files, prompts: str) -> str:
 def client_command(inventory: Inventory, bench: Bench, vllm: str, target: str, softer: tuple[str, ...] = ()) -> str:
     """`vllm bench serve` as the service's account, without network beyond loopback; its defaults would mislead."""
     settings, folder, interpret = inventory.bench, bench.folder, inventory.serve.environment.get("TRITON_INTERPRET")
-    unit = f"{bench.layout.service}-client"
     sandbox = [
         f"EnvironmentFile={bench.client_environment}",
         *(f"User={inventory.user}", f"WorkingDirectory={folder}", f"ReadWritePaths={folder}/result"),
@@ -136,6 +139,5 @@ def client_command(inventory: Inventory, bench: Bench, vllm: str, target: str, s
         "--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 10,50,90 --ready-check-timeout-sec 0",
         f"--disable-tqdm --save-result --result-dir {quote(folder)}/result --result-filename bench.json",
     ]
-    return (
-        f"systemd-run --quiet --wait --collect --pipe --unit={unit} {' '.join(outer)} {quote(vllm)} {' '.join(inner)}"
-    )
+    run = f"systemd-run --quiet --wait --collect --pipe --unit={bench.client_unit}"
+    return f"{run} {' '.join(outer)} {quote(vllm)} {' '.join(inner)}"

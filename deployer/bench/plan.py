@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shlex import quote
 
 from deployer.bench.arms import Arm, Bench, arms
 from deployer.bench.prompts import as_jsonl, texts
@@ -23,9 +24,11 @@ from deployer.serve.preflight import models_are_there
 from deployer.serve.render import Engine, local_secrets
 from deployer.serve.service import Service
 from deployer.serve.switch import wait_for_memory
+from deployer.serve.way_back import WayBack
 from deployer.transport.base import Transport
 
 _HELD_MIB = 1024
+_LONGEST = 6 * 3600.0  # seconds, in which a bench has ended or is lost
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,15 @@ def plan(inventory: Inventory, transport: Transport, *, take_gpu: bool = False) 
     done = tuple(
         Step("bench", arm.name, f"measured: {_short(known[arm.name])}") for arm in here.arms if arm.name in known
     )
+    left = here.runner.left_behind()
+    if left:
+        done += (Step("bench", "clear", "an interrupted bench left its engine", lambda _: here.runner.clear()),)
     missing = tuple(arm for arm in here.arms if arm.name not in known)
     if not missing:
         judge(tuple(known.values()))
         return Plan(inventory.name, done)
     names = ", ".join(arm.name for arm in missing)
-    if (held := _held(gpus)) and not take_gpu:
+    if (held := _held(gpus)) and not take_gpu and not left:
         skipped = Step(
             "bench", names, f"skipped: {held}; --take-gpu stops the service for the bench and starts it again"
         )
@@ -98,6 +104,12 @@ def _port_is_free(here: Scene, transport: Transport) -> None:
         )
 
 
+def _starting_again(service: Service, runner: Runner) -> str:
+    """What the host runs when the bench has ended, or whoever ran it is gone."""
+    start = f"systemctl start --no-block {quote(service.layout.unit)}\n"
+    return f"#!/bin/sh\n{runner.clearing}\n{start}rm -f {quote(service.layout.way_back)}\n"
+
+
 @dataclass(frozen=True)
 class _Measuring:
     """The step's action: one arm after the other, each kept as soon as it is measured."""
@@ -111,15 +123,18 @@ class _Measuring:
         runner = self.here.runner
         service = Service.of(runner.inventory, runner.transport)
         running = self.stops_service and service.state().running
+        way = WayBack(runner.transport, service.layout, _LONGEST)
         if running:
             progress.say("stopping the service for the time of the bench")
+            way.keep(_starting_again(service, runner))
             service.stop()
         try:
             results = {**self.known, **{arm.name: self._measure(arm, service, progress) for arm in self.missing}}
         finally:
             if running:
                 progress.say("starting the service again")
-                service.start()
+                way.take()
+                way.end()
         judge(tuple(results.values()))
 
     def _measure(self, arm: Arm, service: Service, progress: Progress) -> ArmResult:

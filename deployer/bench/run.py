@@ -17,7 +17,7 @@ from deployer.serve import gate
 from deployer.serve.endpoint import Endpoint
 from deployer.serve.gate import Wanted
 from deployer.serve.render import Engine
-from deployer.serve.service import Service
+from deployer.serve.service import STOPS, Service
 from deployer.transport.base import Transport
 
 _CLIENT_TIMEOUT = 3600.0
@@ -37,6 +37,7 @@ class Runner:
     def run(self, arm: Arm, progress: Progress) -> ArmResult:
         """Starts the arm's engine, proves and warms it, lets the client ask, and clears everything away again."""
         try:
+            self.clear()  # an engine that an interrupted bench left would answer in this one's place
             self._put(arm)
             service = self._service()
             service.start()
@@ -55,6 +56,10 @@ class Runner:
             # A second Ctrl-C waits: what a bench leaves holds the GPUs.
             with suppress(DeployError), held_back():
                 self.clear()
+
+    def left_behind(self) -> bool:
+        """Whether an interrupted bench left its unit on the host."""
+        return self._service().state().installed
 
     def _service(self) -> Service:
         endpoint = Endpoint(self.transport, self.bench.port, self.bench.environment, self.inventory.install.python)
@@ -101,9 +106,16 @@ class Runner:
         return parsed
 
     def clear(self) -> None:
-        """Stops the arm and removes what it left."""
-        self._service().stop()
+        """Stops client and engine of an arm, whoever started them, and removes what they left."""
+        self.transport.run(self.clearing, sudo=True, timeout=STOPS)
+
+    @property
+    def clearing(self) -> str:
+        """The commands for that."""
         bench = self.bench
+        units = f"{quote(bench.client_unit)} {quote(bench.layout.unit)}"
         paths = (bench.unit_file, f"{bench.unit_file}.d", bench.folder, bench.layout.state_dir)
-        command = f"rm -rf {' '.join(quote(path) for path in paths)}; systemctl daemon-reload; "
-        self.transport.run(f"{command} systemctl reset-failed {quote(bench.layout.unit)} 2>/dev/null; true", sudo=True)
+        return (
+            f"systemctl stop {units} 2>/dev/null; rm -rf {' '.join(quote(path) for path in paths)}; "
+            f"systemctl daemon-reload; systemctl reset-failed {units} 2>/dev/null; true"
+        )

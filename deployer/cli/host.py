@@ -13,7 +13,7 @@ from deployer.cli.display import PlanDisplay, out, show_plan, warn
 from deployer.errors import DeployError
 from deployer.inventory.load import load, names
 from deployer.inventory.model import Inventory
-from deployer.plan.apply import apply
+from deployer.plan.apply import apply, last_change
 from deployer.plan.audit import Entry
 from deployer.plan.layout import Layout
 from deployer.plan.notify import notify
@@ -80,11 +80,12 @@ def reached(name: str) -> Iterator[Host]:
 def carry_out(name: str, verb: str, build: Builder, *, plan_only: bool = False) -> None:
     """Builds one verb's plan and shows it, or applies it under the host's lock."""
     with reached(name) as host:
+        seen = None if plan_only else last_change(host.transport, host.layout)
         plan = build(host.inventory, host.transport)
         if plan_only:
             show_plan(plan)
             return
         with PlanDisplay() as display:
-            apply(plan, host.transport, host.layout, verb=verb, progress=display, ended=host.ended)
+            apply(plan, host.transport, host.layout, verb=verb, progress=display, ended=host.ended, seen=seen)
         if not plan.pending:
             out.print("nothing to do")

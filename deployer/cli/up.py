@@ -12,7 +12,7 @@ from deployer.cli.display import PlanDisplay, out, show_plan, show_undecided
 from deployer.cli.host import Builder, Host, HostName, PlanOnly, reached
 from deployer.cli.serve import Replace
 from deployer.errors import PreflightError
-from deployer.plan.apply import deploying, run
+from deployer.plan.apply import deploying, last_change, run
 
 Stage = tuple[str, Builder]
 
@@ -48,10 +48,11 @@ def climb(host: Host, stages: Sequence[Stage]) -> bool:
     done: list[str] | None = None
     with ExitStack() as stack:
         display = stack.enter_context(PlanDisplay())
+        seen = last_change(host.transport, host.layout)
         for _, build in stages:
             plan = build(host.inventory, host.transport)
             if plan.pending and done is None:
-                done = stack.enter_context(deploying(host.transport, host.layout, "up", host.ended))
+                done = stack.enter_context(deploying(host.transport, host.layout, "up", host.ended, seen))
             run(plan, display, done)
     return done is not None
 

@@ -139,7 +139,8 @@ class _Job:
         tail: list[str] = []
         wheels = 0
         try:
-            for line in self.transport.stream(command, sudo=True, timeout=_PIP_TIMEOUT):
+            alone = commands.alone_command(self.folder, command)
+            for line in self.transport.stream(alone, sudo=True, timeout=_PIP_TIMEOUT):
                 tail = [*tail[-4:], line]
                 wheels += line.startswith("Processing ")
                 if wheels % 40 == 39 and line.startswith("Processing "):

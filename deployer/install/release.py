@@ -11,6 +11,7 @@ from shlex import quote
 from deployer.install.lockfile import Lock, Pin, wheel_identity
 
 VLLM_VERSION = "0.32.0"
+PATIENCE = 900  # seconds for a command that a broken line left running on the host
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,11 @@ class Folder:
 def begin_command(folder: Folder) -> str:
     """Marks the folder as unfinished before anything else is in it."""
     return f"mkdir -p {quote(folder.path)} && touch {quote(folder.incomplete)} && chmod 0755 {quote(folder.path)}"
+
+
+def alone_command(folder: Folder, command: str) -> str:
+    """The command, when no other writes to this release: what a broken line left running on the host ends first."""
+    return f"exec flock -w {PATIENCE} {quote(folder.incomplete)} /bin/sh -c {quote(command)}"
 
 
 def venv_command(folder: Folder, python: str) -> str:

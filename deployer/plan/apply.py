@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from deployer.errors import DeployError, InstallError, PreflightError, TransferError
+from deployer.errors import DeployError, InstallError, LockedError, PreflightError, TransferError
 from deployer.plan import audit
 from deployer.plan.audit import Entry
 from deployer.plan.layout import Layout
@@ -50,6 +50,7 @@ class Silent:
 
 
 Ended = Callable[[Entry], None]
+Seen = tuple[Entry, ...]
 
 
 def unheard(entry: Entry) -> None:
@@ -57,13 +58,23 @@ def unheard(entry: Entry) -> None:
 
 
 def apply(
-    plan: Plan, transport: Transport, layout: Layout, *, verb: str, progress: PlanProgress, ended: Ended = unheard
+    plan: Plan,
+    transport: Transport,
+    layout: Layout,
+    *,
+    verb: str,
+    progress: PlanProgress,
+    ended: Ended = unheard,
+    seen: Seen | None = None,
 ) -> None:
-    """Runs the pending steps of `plan` in order. A plan without any takes no lock and leaves no trace."""
+    """Runs the pending steps of `plan` in order. A plan without any takes no lock and leaves no trace.
+
+    `seen` is what the audit log ended with before the plan was made.
+    """
     if not plan.pending:
         run(plan, progress)
         return
-    with deploying(transport, layout, verb, ended) as done:
+    with deploying(transport, layout, verb, ended, seen) as done:
         run(plan, progress, done)
 
 
@@ -92,19 +103,39 @@ def _failed(step: Step, what: str, where: str, remedy: str) -> DeployError:
     return FAILURES.get(step.verb, PreflightError)(what, where=where, remedy=remedy)
 
 
+def last_change(transport: Transport, layout: Layout) -> Seen:
+    """What the host's audit log ends with: a plan is made from what the host was like then."""
+    return audit.read(transport, layout, 1)
+
+
 @contextmanager
-def deploying(transport: Transport, layout: Layout, verb: str, ended: Ended = unheard) -> Iterator[list[str]]:
+def deploying(
+    transport: Transport, layout: Layout, verb: str, ended: Ended = unheard, seen: Seen | None = None
+) -> Iterator[list[str]]:
     """Under the host's lock; however the block is left, the audit log gets its line, and then `ended` is told.
 
-    The yielded list takes the titles of steps done. Whoever finds the host locked leaves no line.
+    The yielded list takes the titles of steps done. Whoever finds the host locked leaves no line, nor does one whose
+    plan is no longer right: the log has another end than `seen`.
     """
     entries: list[Entry] = []
     try:
-        with held(transport, layout, verb), _audited(transport, layout, verb, entries) as done:
-            yield done
+        with held(transport, layout, verb):
+            _unless_changed(transport, layout, seen)
+            with _audited(transport, layout, verb, entries) as done:
+                yield done
     finally:
         for entry in entries:
             ended(entry)
+
+
+def _unless_changed(transport: Transport, layout: Layout, seen: Seen | None) -> None:
+    now = last_change(transport, layout) if seen is not None else None
+    if now and now != seen:
+        raise LockedError(
+            f"somebody changed the host while this was planned: {now[-1].who}, {now[-1].verb}, {now[-1].when}",
+            where=f"{transport.name}:{layout.audit}",
+            remedy="run the same again: it plans from what is there now",
+        )
 
 
 @contextmanager

@@ -81,6 +81,20 @@ class Layout:
         return f"/etc/systemd/system/{self.unit}"
 
     @property
+    def way_back(self) -> str:
+        """A script that is there only while a switch is under way."""
+        return f"{self.state}/way-back.sh"
+
+    @property
+    def way_back_unit(self) -> str:
+        """What runs it."""
+        return f"{self.service}-way-back.service"
+
+    @property
+    def way_back_file(self) -> str:
+        return f"/etc/systemd/system/{self.way_back_unit}"
+
+    @property
     def state_dir(self) -> str:
         return f"/var/lib/{self.service}"
 

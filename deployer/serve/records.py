@@ -18,6 +18,7 @@ from deployer.serve.render import Files
 from deployer.transport.base import Transport
 
 PREPARED, SERVING = "prepared", "serving"
+NEW, OLD = ".new", ".before"  # what is staged beside a file: the next one, and the one before
 
 
 @dataclass(frozen=True)
@@ -146,15 +147,35 @@ class Records:
         link = quote(f"{self.folder}/active")
         self.transport.run(f"ln -sfn {quote(self.path(record.id))} {link}.new && mv -Tf {link}.new {link}", sudo=True)
 
-    def put_in_place(self, record: Record) -> None:
-        """Copies a deployment's files to where systemd and vLLM read them, and points `current` to its release."""
-        steps = [
-            f"install -D -m {file.mode:04o} {quote(self.path(record.id))}/{file.name} {quote(file.path)}"
-            for file in installed(self.layout)
-        ]
-        current, release = quote(self.layout.current), quote(self.layout.release(record.release))
-        steps += [f"ln -sfn {release} {current}.new", f"mv -Tf {current}.new {current}", "systemctl daemon-reload"]
-        self.transport.run(f"umask 022; {' && '.join(steps)}", sudo=True)
+    def stage(self, record: Record, before: Record | None) -> None:
+        """Copies a deployment's files beside where systemd and vLLM read them, and those of the one before as well:
+        what follows are renames, which a full disk does not stop and nothing can cut in two.
+        """
+        copies = [_copies(self, record, NEW), *([_copies(self, before, OLD)] if before else [])]
+        self.transport.run(f"umask 022; {' && '.join(copies)}", sudo=True)
+
+    def put_in_place(self) -> None:
+        """The staged deployment becomes the one that is read, and `current` points to its release."""
+        self.transport.run(f"{self.renames(NEW)} && systemctl daemon-reload", sudo=True)
+
+    def renames(self, suffix: str) -> str:
+        """The commands that give the staged files their names: those that are still there, so it can be done twice."""
+        paths = [*(file.path for file in installed(self.layout)), self.layout.current]
+        return " && ".join(
+            f"{{ test ! -L {staged} -a ! -e {staged} || mv -fT {staged} {quote(path)}; }}"
+            for path in paths
+            for staged in [quote(f"{path}{suffix}")]
+        )
+
+    def unstage(self) -> None:
+        """Removes what was staged and not used."""
+        self.transport.run(f"rm -f {self.staged}", sudo=True)
+
+    @property
+    def staged(self) -> str:
+        """All staged names, as words of a command."""
+        paths = [*(file.path for file in installed(self.layout)), self.layout.current]
+        return " ".join(quote(f"{path}{suffix}") for path in paths for suffix in (NEW, OLD))
 
     def config(self, record: Record) -> str:
         """What vLLM read in a deployment; empty when the host has it no more."""
@@ -167,13 +188,18 @@ class Records:
 
     def take_away(self) -> None:
         """Removes the files from where they are read: as it was before the first deployment."""
+        self.transport.run(self.absence, sudo=True)
+
+    @property
+    def absence(self) -> str:
+        """The commands that remove them."""
         paths = " ".join(quote(file.path) for file in installed(self.layout))
         unit = quote(self.layout.unit)
-        command = (
-            f"systemctl disable {unit} 2>/dev/null; rm -f {paths}; rmdir {quote(self.layout.unit_file)}.d 2>/dev/null; "
+        return (
+            f"systemctl disable {unit} 2>/dev/null; rm -f {paths} {self.staged}; "
+            f"rmdir {quote(self.layout.unit_file)}.d 2>/dev/null; "
             f"systemctl daemon-reload; systemctl reset-failed {unit} 2>/dev/null; true"
         )
-        self.transport.run(command, sudo=True)
 
     def in_place(self, files: Files) -> tuple[str, ...]:
         """Paths whose content on the host is not that of `files`: changed by hand, or never written."""
@@ -183,3 +209,16 @@ class Records:
         found = self.transport.run(f"sha256sum {paths} 2>/dev/null || true", sudo=True).stdout
         there = {line[66:].strip(): line[:64] for line in found.splitlines()}
         return tuple(path for path, digest in expected.items() if there.get(path) != digest)
+
+
+def _copies(records: Records, record: Record, suffix: str) -> str:
+    """The commands that stage one deployment's files and its `current`, on the disk when they end."""
+    files = installed(records.layout)
+    steps = [
+        f"install -D -m {file.mode:04o} {quote(records.path(record.id))}/{file.name} {quote(file.path + suffix)}"
+        for file in files
+    ]
+    release, current = quote(records.layout.release(record.release)), quote(records.layout.current + suffix)
+    return " && ".join(
+        [*steps, f"ln -sfn {release} {current}", f"sync {' '.join(quote(f.path + suffix) for f in files)}"]
+    )

@@ -17,7 +17,7 @@ from deployer.serve.options import DRAIN_SECONDS
 from deployer.transport.base import Transport
 from deployer.transport.shell import CommandError
 
-_STOP_TIMEOUT = DRAIN_SECONDS + 60.0
+STOPS = DRAIN_SECONDS + 660.0  # seconds until a stop has surely ended
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ for signal in TERM KILL; do
 done
 for p in $(left); do echo "$p $(cat /proc/$p/comm)" >&2; done; exit {LEFT}
 """.strip()
-_CGROUPS, _PAUSE, _LEFT = "/sys/fs/cgroup", "0.5", 9
+_CGROUPS, _PAUSE, LEFT = "/sys/fs/cgroup", "0.5", 9
 
 
 def stop_command(unit: str, cgroups: str = _CGROUPS, pause: str = _PAUSE) -> str:
     """Stops `unit` and ends what is left of it, first by SIGTERM, after ten times `pause` seconds by SIGKILL."""
-    words = {"UNIT": quote(unit), "ROOT": cgroups, "PAUSE": pause, "LEFT": str(_LEFT)}
+    words = {"UNIT": quote(unit), "ROOT": cgroups, "PAUSE": pause, "LEFT": str(LEFT)}
     return re.sub(r"\{([A-Z]+)\}", lambda match: words[match[1]], _STOP)
 
 
@@ -106,8 +106,8 @@ def stop_unit(transport: Transport, unit: str) -> None:
 
     Raises DeployError when a process cannot be ended.
     """
-    result = transport.run(stop_command(unit), sudo=True, check=False, timeout=_STOP_TIMEOUT + 600.0)
-    if result.returncode == _LEFT:
+    result = transport.run(stop_command(unit), sudo=True, check=False, timeout=STOPS)
+    if result.returncode == LEFT:
         raise DeployError(
             f"processes of {unit} do not end: {', '.join(result.stderr.split(chr(10))).strip(', ')}",
             where=transport.name,

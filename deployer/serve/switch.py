@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from shlex import quote
 
-from deployer.errors import DeployError, GateError, RollbackError
+from deployer.errors import DeployError, GateError, RollbackError, TransferError
 from deployer.facts import gpu
 from deployer.plan.signals import held_back
 from deployer.plan.step import Progress
 from deployer.serve import gate
 from deployer.serve.decoding import Decoding
 from deployer.serve.gate import Clock, Wanted
-from deployer.serve.records import Record, Records
-from deployer.serve.service import Service, stop_unit
+from deployer.serve.records import OLD, Record, Records
+from deployer.serve.service import LEFT, Service, stop_command, stop_unit
+from deployer.serve.way_back import WayBack
 
 _JOURNAL = 20
 _GPU_WAIT = 60.0
 _GPU_IDLE_MIB = 1024
+_SILENCE = 900.0  # seconds beyond the gate's own, after which the host takes the deployer for lost
+# The same wait as below, in the host's own words.
+_MEMORY = f"""\
+tries=0
+while used=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | sort -n | tail -n 1) &&
+  [ "${{used:-0}}" -ge {_GPU_IDLE_MIB} ] 2>/dev/null && [ $tries -lt {_GPU_WAIT:.0f} ]; do
+  sleep 1; tries=$((tries + 1))
+done"""
 
 
 @dataclass(frozen=True)
@@ -37,13 +47,37 @@ class Switch:
     wanted: Wanted
     foreign: str | None = None
 
+    @cached_property
+    def way(self) -> WayBack:
+        """How the host gets back by itself."""
+        return WayBack(self.service.transport, self.service.layout, self.wanted.timeout + _SILENCE)
+
     def start(self, progress: Progress) -> None:
         """Stops what runs, puts the new files in place, starts. A failure restores what ran before."""
+        self._prepare(progress)
         self._guarded(lambda: self._start(progress), progress)
 
     def prove(self, progress: Progress) -> None:
         """The gate; on success the deployment becomes the active one, else what ran before is restored."""
         self._guarded(lambda: self._prove(progress), progress)
+
+    def _prepare(self, progress: Progress) -> None:
+        """All that can fail before anything stops: the files of both deployments on the disk, and the way back."""
+        self.way.take()  # of a switch that nobody ended
+        try:
+            self.records.stage(self.new, self.before)
+            script = way_back_script(self.service, self.records, self.before, self._comes_back, self.foreign)
+            if not self.way.keep(script):
+                progress.say("the host cannot watch over this switch: if this program is killed, rollback goes back")
+        except BaseException:
+            self._settle()
+            raise
+
+    def _settle(self) -> None:
+        """The switch has ended, one way or the other: what was kept for it goes."""
+        self.way.end()
+        with suppress(DeployError):
+            self.records.unstage()
 
     def _start(self, progress: Progress) -> None:
         progress.say(f"stopping {self.service.layout.unit}")
@@ -52,7 +86,7 @@ class Switch:
             progress.say(f"stopping {self.foreign}")
             stop_unit(self.service.transport, self.foreign)
         wait_for_memory(self.service, progress)
-        self.records.put_in_place(self.new)
+        self.records.put_in_place()
         progress.say(f"starting {self.service.layout.unit}: {self.new.decoding}, release {self.new.release}")
         self.service.start()
 
@@ -63,6 +97,7 @@ class Switch:
             units.append(f"systemctl disable -q {quote(self.foreign)} 2>/dev/null || true")
         self.service.transport.run("; ".join(units), sudo=True)
         self.records.activate(self.new)
+        self._settle()
         progress.say(str(proof))
 
     def _guarded(self, action: Callable[[], None], progress: Progress) -> None:
@@ -73,19 +108,26 @@ class Switch:
         except BaseException as error:
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error!r}"
             progress.say(f"{why}; restoring what ran before")
+            self._mark(why)
             with suppress(DeployError):
-                self.records.mark(self.new, why)
                 self._restore(progress)
             raise
+
+    def _mark(self, outcome: str) -> None:
+        """How it ended, for the record: a full disk or a broken line keeps nobody from going back."""
+        with suppress(DeployError):
+            self.records.mark(self.new, outcome)
 
     def _restored(self, error: DeployError, progress: Progress) -> DeployError:
         for line in self._tail():
             progress.say(line[:200])
         progress.say(f"the gate failed: {error.what}")
+        self._mark(f"failed: {error.what}")
         try:
-            self.records.mark(self.new, f"failed: {error.what}")
             self._restore(progress)
         except DeployError as second:
+            if isinstance(second, TransferError) and self.way.watched:
+                return self._left_to_the_host(error)
             return RollbackError(
                 f"{error.what}; and what ran before could not be restored: {second.what}",
                 where=self.service.endpoint.where,
@@ -93,6 +135,16 @@ class Switch:
             )
         return GateError(
             f"{error.what}; {self._now()}", where=error.where or self.service.endpoint.where, remedy=error.remedy
+        )
+
+    def _left_to_the_host(self, error: DeployError) -> TransferError:
+        goes_back = (
+            f"starts {self.foreign}" if self.foreign else f"restores {self.before.id}" if self.before else "stops it"
+        )
+        return TransferError(
+            f"{error.what}; the host {goes_back} by itself",
+            where=error.where or self.service.endpoint.where,
+            remedy="when it can be reached again: ddtree-deploy status, then the same command",
         )
 
     def _tail(self) -> tuple[str, ...]:
@@ -105,7 +157,7 @@ class Switch:
             return f"{self.foreign} was started again"
         if self.before is None:
             return "nothing ran before; the service is stopped"
-        return f"{self.before.id} was restored and {'serves' if self.ran else 'is stopped, as it was'}"
+        return f"{self.before.id} was restored and {'serves' if self._comes_back else 'is stopped, as it was'}"
 
     def _restore(self, progress: Progress) -> None:
         """A second interrupt waits until what ran before is started again; only the look whether it answers can be cut."""
@@ -117,26 +169,54 @@ class Switch:
             gate.prove(self._returns, replace(wanted, decoding=enough), progress.say)
 
     @property
+    def _comes_back(self) -> bool:
+        """Whether the way back ends with a start of the one before."""
+        return self.before is not None and self._ran and not self.foreign
+
+    @cached_property
+    def _ran(self) -> bool:
+        """When the plan was made it may have been down only because a switch was cut short."""
+        return self.ran or self.service.state().running
+
+    @property
     def _returns(self) -> Service | None:
         """The one before, at its own address, if it comes back. It proved itself then: that it answers is enough."""
-        if self.foreign or self.before is None or not self.ran:
+        if self.before is None or not self._comes_back:
             return None
         port, model = self.records.address(self.before)
         return replace(self.service, model=model, endpoint=replace(self.service.endpoint, port=port))
 
     def _put_back(self, progress: Progress) -> None:
-        self.service.stop()
-        wait_for_memory(self.service, progress)
-        if self.before is None:
-            self.records.take_away()
-        else:
-            progress.say(f"restoring {self.before}")
-            self.records.put_in_place(self.before)
-        if self.foreign:
-            progress.say(f"starting {self.foreign} again")
-            self.service.transport.run(f"systemctl start {quote(self.foreign)}", sudo=True, timeout=120.0)
-        elif self._returns is not None:
-            self._returns.start()
+        progress.say(f"restoring {self.before}" if self.before else "removing what was put in place")
+        self.way.take()
+        self._settle()
+
+
+def way_back_script(
+    service: Service, records: Records, before: Record | None, comes_back: bool, foreign: str | None
+) -> str:
+    """What brings back `before` (None: nothing was deployed), started if it `comes_back`, and `foreign`."""
+    unit, active = quote(service.layout.unit), quote(f"{records.folder}/active")
+    script = quote(service.layout.way_back)
+    lines = [
+        "#!/bin/sh",
+        "# Written by ddtree-deploy; removed when the switch has ended.",
+        "set -e",
+        "export LC_ALL=C",
+        f'if [ "$(readlink {active})" != {quote(records.path(before.id) if before else "")} ]; then',
+        f"  rm -f {script}; exit 0  # the new one has proved itself",
+        "fi",
+        f"({stop_command(service.layout.unit)}) || test $? -eq {LEFT}  # what does not end is no reason not to go back",
+        _MEMORY,
+        f"{records.renames(OLD)}" if before else f"{records.absence}",
+        f"rm -f {records.staged}",
+        "systemctl daemon-reload",
+    ]
+    if foreign:
+        lines.append(f"systemctl start {quote(foreign)}")
+    elif comes_back:
+        lines += [f"systemctl reset-failed {unit} 2>/dev/null || true", f"systemctl start --no-block {unit}"]
+    return "\n".join([*lines, f"rm -f {script}", ""])
 
 
 def wait_for_memory(service: Service, progress: Progress, clock: Clock | None = None) -> None:

@@ -30,7 +30,7 @@ def plan(inventory: Inventory, transport: Transport, *, models: bool = False) ->
 
 
 def _files(layout: Layout) -> tuple[str, ...]:
-    return (layout.unit_file, f"{layout.unit_file}.d", layout.config, layout.environment)
+    return (layout.way_back_file, layout.unit_file, f"{layout.unit_file}.d", layout.config, layout.environment)
 
 
 def _folders(layout: Layout, models: bool) -> tuple[str, ...]:
@@ -51,6 +51,7 @@ def _unit(service: Service, layout: Layout) -> Step:
 
     def remove(progress: Progress) -> None:
         service.stop()
+        service.transport.run(f"systemctl disable -q {quote(layout.way_back_unit)} 2>/dev/null || true", sudo=True)
         Records(service.transport, layout).take_away()
         progress.say(f"removed {layout.unit}")
 

@@ -74,8 +74,13 @@ class Host(FakeTransport):
             (r"^umask 077; mkdir -p", self._link),
             (r"^ln -sfn", self._link),
             (r"^umask 022; install -D", self._install),
+            (r"^\{ test ! -L ", self._renamed),
+            (r"^if test -e \S*way-back\.sh", lambda _: self._went_back()),
+            (r"^rm -f ", self._removed),
+            (r"^systemctl (daemon-reload|is-active -q ddtree-vllm-watch)|^exec systemd-run .*-watch-", lambda _: ""),
             (r"\nsystemctl stop", lambda _: self._set(False)),
-            (r"reset-failed .*; systemctl start", lambda _: self._set(True)),
+            (r"reset-failed .*; systemctl start|^systemctl start --no-block", lambda _: self._set(True)),
+            (r"^systemctl reset-failed", lambda _: ""),
             (r"^systemctl disable .*rm -f", lambda _: self._take_away()),
             (r"^systemctl (enable|disable|start)", lambda _: ""),
             (r"^command -v systemd-run", lambda _: recorded(machine.unit)),
@@ -131,13 +136,45 @@ class Host(FakeTransport):
 
     def _link(self, command: str) -> str:
         for target, link in re.findall(r"ln -sfn (\S+) (\S+)", command):
-            self.machine.links[link.removesuffix(".new")] = target
+            self.machine.links[link] = target
+        for staged, link in re.findall(r"mv -Tf (\S+) (\S+)", command):
+            self.machine.links[link] = self.machine.links.pop(staged)
         return ""
 
     def _install(self, command: str) -> str:
         for source, target in re.findall(r"install -D -m \d+ (\S+) (\S+)", command):
             self.machine.files[target] = self.machine.files[self._resolve(source)]
         return self._link(command)
+
+    def _renamed(self, command: str) -> str:
+        for source, target in re.findall(r"mv -fT (\S+) ([^;]+);", command):
+            if source in self.machine.files:
+                self.machine.files[target] = self.machine.files.pop(source)
+            if source in self.machine.links:
+                self.machine.links[target] = self.machine.links.pop(source)
+        return ""
+
+    def _removed(self, command: str) -> str:
+        for path in shlex.split(command)[2:]:
+            self.machine.files.pop(path, None)
+            self.machine.links.pop(path, None)
+        return ""
+
+    def _went_back(self) -> str:
+        """systemd runs the script, if it is there: here its parts, each as a command of its own."""
+        if f"{ROOT}/state/way-back.sh" not in self.machine.files:
+            return ""
+        script = self.machine.files[f"{ROOT}/state/way-back.sh"].decode()
+        proved = re.search(r'readlink (\S+)\)" != (\S+) \]', script)
+        stop = re.search(r"^\((u=.*?)\) \|\| test", script, re.M | re.S)
+        assert proved is not None
+        assert stop is not None
+        assert self.machine.links.get(proved[1], "''") == proved[2], "going back from what has proved itself"
+        self.run(stop[1], sudo=True)
+        for line in script[stop.end() :].splitlines():
+            if line.startswith(("systemctl", "{ test", "rm -f")):
+                self.run(line, sudo=True)
+        return ""
 
     def _set(self, active: bool) -> str:
         self.machine.log.append("start" if active else "stop")

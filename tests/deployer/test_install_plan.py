@@ -101,7 +101,7 @@ def test_a_release_that_does_not_prove_itself_stays_incomplete_and_current_stays
     monkeypatch.setattr(room, "send_folder", lambda *args, **options: None)
     found = '{"plugins": [], "vllm": "0.32.0", "torch": "2.13.0+cpu", "cuda": null, "ext": "0.1.0", "help": true}'
     box = host((), "cpu-old", **{})
-    box.answers |= {re.compile(r"^mkdir|^umask"): "", re.compile(r"mktemp"): f"noise\n{found}\n"}
+    box.answers |= {re.compile(r"^mkdir|^exec flock"): "", re.compile(r"mktemp"): f"noise\n{found}\n"}
     with pytest.raises(InstallError, match="would not find the plugin ddtree"):
         run(room.plan(inventory(), box), Silent())
     assert not any("rm -f" in command or "mv -Tf" in command for command in box.commands)

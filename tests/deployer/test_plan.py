@@ -22,7 +22,7 @@ from recorder import Recorder
 from deployer.errors import DeployError, Exit, LockedError, TransferError
 from deployer.inventory.model import Notify
 from deployer.plan import audit
-from deployer.plan.apply import apply
+from deployer.plan.apply import apply, last_change
 from deployer.plan.audit import Entry
 from deployer.plan.layout import Layout
 from deployer.plan.lock import NAMELESS, Owner, break_it, held, look
@@ -178,10 +178,13 @@ def test_a_lock_that_could_not_be_given_back_is_taken_over_by_the_next_run_from_
                 raise TransferError("the connection broke")
             return super()._execute(command, stdin, timeout)
 
-    line = Cut()
-    with pytest.raises(TransferError, match="broke"), held(line, layout, "up"):
-        line.cut = True
-        line.run("true")
+    def deploy(line: Cut) -> None:
+        with held(line, layout, "up"):
+            line.cut = True
+            line.run("true")
+
+    with pytest.raises(TransferError, match="broke"):
+        deploy(Cut())
     assert look(LocalTransport(), layout) is not None
     with held(LocalTransport(), layout, "up"):
         pass
@@ -257,6 +260,23 @@ def test_a_lock_is_released_when_the_line_broke_while_it_was_taken(layout: Here)
     with pytest.raises(TransferError), held(Broken(), layout, "up"):
         raise AssertionError("the block does not begin")
     assert look(LocalTransport(), layout) is None
+
+
+def test_a_plan_made_before_somebody_elses_change_is_not_carried_out(layout: Here) -> None:
+    """Both plan; the first carries its plan out; the second finds the lock free and what it planned from gone."""
+    local, notes = LocalTransport("box"), list[str]()
+    Path(layout.root).mkdir()
+    seen = last_change(local, layout)
+    apply(Plan("here", (noting(notes, "first"),)), local, layout, verb="push", progress=Recorder(), seen=seen)
+    second = Plan("here", (noting(notes, "second"),))
+    with pytest.raises(LockedError, match="somebody changed the host while this was planned: .*, push, ") as caught:
+        apply(second, local, layout, verb="up", progress=Recorder(), seen=seen)
+    assert caught.value.exit_code == Exit.LOCKED
+    assert notes == ["first"]
+    assert look(local, layout) is None
+    assert len(audit.read(local, layout, 9)) == 1, "nothing was done, so nothing is told"
+    apply(second, local, layout, verb="up", progress=Recorder(), seen=last_change(local, layout))
+    assert notes == ["first", "second"]
 
 
 def test_the_audit_log_is_bounded_and_its_newest_lines_are_kept(layout: Here, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,14 @@ def deployments(lab: Lab, folder: Path) -> tuple[Deployment, Deployment]:
     """Two that differ in everything: drafter, release and how they decode."""
     drafter = REPOSITORY / "build/pairs/hybrid/drafter/model.safetensors"
     other, package = another_drafter(drafter, folder / "other.safetensors"), another_package(folder / "other-package")
-    packages = [str(REPOSITORY / "tests/engine_cpu" / name) for name in ("vllm_stub", "vllm_cpu_shim", "fake_triton_cpu")]
-    changes = {"file": f'"{other}"', "local_packages": json.dumps([*packages, str(package)]), "budget": "15\nenabled = false"}
+    packages = [
+        str(REPOSITORY / "tests/engine_cpu" / name) for name in ("vllm_stub", "vllm_cpu_shim", "fake_triton_cpu")
+    ]
+    changes = {
+        "file": f'"{other}"',
+        "local_packages": json.dumps([*packages, str(package)]),
+        "budget": "15\nenabled = false",
+    }
     tree = Deployment(staging(lab, folder / "tree.toml"), "tree", drafter)
     return tree, Deployment(staging(lab, folder / "chain.toml", **changes), "chain", other)
 

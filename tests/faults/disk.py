@@ -30,7 +30,10 @@ def give_own_disk(lab: Lab, image: Path) -> None:
 
 def _mount(lab: Lab, device: str) -> None:
     """From the machine: a container may not open its block devices, a mount that is there it may use."""
-    [pid] = sh("lxc-info", "-P", lab.place.lxc, "-n", lab.place.namespace, "-pH").stdout.split()
+    look = ("lxc-info", "-P", lab.place.lxc, "-n", lab.place.namespace, "-pH")
+    [pid] = sh("nsenter", f"--net={lab.place.netns}", *look).stdout.split()
     number = Path(device).stat().st_rdev
-    inside = f"mknod {device} b {number >> 8} {number & 255} 2>/dev/null; mkdir -p /srv/ddtree && mount {device} /srv/ddtree"
+    inside = (
+        f"mknod {device} b {number >> 8} {number & 255} 2>/dev/null; mkdir -p /srv/ddtree && mount {device} /srv/ddtree"
+    )
     sh("nsenter", "-t", pid, "-m", "sh", "-c", inside)

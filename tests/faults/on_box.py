@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,15 @@ PROMPT = "who keeps the lantern?"
 DRAFTS, TREES = "vllm:spec_decode_num_drafts_total", "vllm:ddtree_trees_total"
 
 
+def output(*words: str, cwd: Path | None = None) -> str:
+    """What a command prints, whatever its exit code."""
+    done = subprocess.run(words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.stdout
+
+
 def show(*names: str) -> dict[str, str]:
     """Properties of the unit."""
-    said = subprocess.run(["systemctl", "show", UNIT, "-p", ",".join(names)], capture_output=True, text=True).stdout
+    said = output("systemctl", "show", UNIT, "-p", ",".join(names))
     return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
 
 
@@ -52,7 +59,7 @@ def serving() -> dict[str, Any]:
             rose = [name for name in (TREES, DRAFTS) if counter(name) > before[name]]
             if TREES in rose:
                 break
-            subprocess.run(["sleep", "0.25"])
+            time.sleep(0.25)
     except (OSError, ValueError, LookupError):
         return found
     decoding = "tree" if TREES in rose else "chain" if rose else "plain"
@@ -79,8 +86,8 @@ def _models() -> list[str]:
         if path.is_symlink():
             wrong += [] if path.is_dir() else [f"{path} points nowhere"]
         elif path.name != "store" and path.suffix != ".part":
-            done = subprocess.run(["sha256sum", "-c", "--quiet", ".sha256sums"], cwd=path, capture_output=True, text=True)
-            wrong += [f"{path}: {done.stdout}{done.stderr}"] if done.returncode else []
+            said = output("sha256sum", "-c", "--quiet", ".sha256sums", cwd=path)
+            wrong += [f"{path}: {said}"] if said else []
     return wrong
 
 
@@ -140,12 +147,13 @@ def _deployments() -> list[str]:
 
 def left_over() -> list[str]:
     """What only something unfinished has: to be seen after a fault, not after the deployment that mended it."""
-    parts = [str(path) for pattern in ("*.part", "INCOMPLETE") for path in ROOT.rglob(pattern) if "venv" not in path.parts]
+    names = ("*.part", "*.new", "*.before", "INCOMPLETE", "way-back.sh")
+    folders = (ROOT, Path("/etc/ddtree"), Path("/etc/systemd/system"))
+    found = [path for folder in folders for name in names for path in folder.rglob(name) if "venv" not in path.parts]
     lock = Path("/run/lock/ddtree-vllm.deploy")
-    units = subprocess.run(
-        ["systemctl", "list-units", "--all", "--no-legend", "--plain", "ddtree-vllm-*"], capture_output=True, text=True
-    ).stdout.splitlines()
-    return [*parts, *([f"lock: {(lock / 'owner').read_text()}"] if lock.exists() else []), *units]
+    units = output("systemctl", "list-units", "--all", "--no-legend", "--plain", "ddtree-vllm-*").splitlines()
+    running = [unit for unit in units if " inactive " not in unit]
+    return [*map(str, found), *([f"lock: {(lock / 'owner').read_text()}"] if lock.exists() else []), *running]
 
 
 def main(verb: str, *words: str) -> None:

@@ -30,7 +30,9 @@ def _nothing(scene: Scene, new: Deployment) -> None:
 
 def _without_its_drafter(scene: Scene, new: Deployment) -> None:
     digest = hashlib.sha256(new.drafter.read_bytes()).hexdigest()
-    scene.inside(f"cd /opt/ddtree/models && rm -rf store/{digest} $(grep -l {digest} *-*/.sha256sums | xargs -r dirname)")
+    scene.inside(
+        f"cd /opt/ddtree/models && rm -rf store/{digest} $(grep -l {digest} *-*/.sha256sums | xargs -r dirname)"
+    )
     scene.lab.set_faults(Faults(rate_kbps=_SLOW))
 
 

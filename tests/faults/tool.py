@@ -66,11 +66,16 @@ class Tool:
         deadline, seen = time.monotonic() + within, 0
         for pattern in patterns:
             with self._news:
-                while not (found := next((i for i in range(seen, len(self._lines)) if re.search(pattern, self._lines[i])), -1) + 1):
-                    left = deadline - time.monotonic()
-                    assert left > 0 and self._reader.is_alive(), f"never said {pattern!r}:\n" + "\n".join(self._lines[-60:])
-                    self._news.wait(min(left, 1.0))
-            seen = found
+                while (found := self._line(pattern, seen)) is None:
+                    said = "\n".join(self._lines[-60:])
+                    assert self._reader.is_alive(), f"it ended and never said {pattern!r}:\n{said}"
+                    assert time.monotonic() < deadline, f"not said within {within:.0f} s: {pattern!r}:\n{said}"
+                    self._news.wait(1.0)
+            seen = found + 1
+
+    def _line(self, pattern: str, start: int) -> int | None:
+        """The number of the first line from `start` on that matches."""
+        return next((n for n in range(start, len(self._lines)) if re.search(pattern, self._lines[n])), None)
 
     def kill(self) -> None:
         """kill -9, of the tool alone."""

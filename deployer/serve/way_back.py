@@ -1,0 +1,103 @@
+"""The way back, kept on the host: a script that restores what served before, for as long as a switch is under way.
+
+Three may run it: the deployer, when the new service fails; the host, when the connection to the deployer ends before
+the switch does (the deployer was killed, its machine went to sleep, the link is gone); and the host when it boots. It
+is one systemd unit's, so that it runs once at a time, and it does nothing once the new deployment is the active one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from shlex import quote
+from typing import BinaryIO
+
+from deployer.errors import DeployError
+from deployer.plan.layout import Layout
+from deployer.transport.base import Transport
+
+_RUNS = 900.0  # seconds for the script: a drain, the GPUs' memory, a start
+_WATCHING = 10.0  # seconds until the host watches, or it is said that it does not
+_UNIT = """\
+# Written by ddtree-deploy: brings back what served before a switch that nobody ended.
+[Unit]
+Description=Way back from an interrupted switch of {unit}
+ConditionPathExists={script}
+RequiresMountsFor={script}
+Before={unit}
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh {script}
+TimeoutStartSec={seconds:.0f}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+@dataclass
+class WayBack:
+    """One switch's way back. `patience` is the number of seconds after which the host stops waiting for its end."""
+
+    transport: Transport
+    layout: Layout
+    patience: float
+    watched: bool = field(default=False, init=False)
+    _line: BinaryIO | None = field(default=None, init=False)
+
+    def keep(self, script: str) -> bool:
+        """Puts `script` in place, and from here on the host runs it when this program falls silent.
+
+        Says whether the host watches; at boot it runs in any case.
+        """
+        layout = self.layout
+        unit = _UNIT.format(unit=layout.unit, script=layout.way_back, seconds=_RUNS)
+        self.transport.write(unit.encode(), layout.way_back_file, sudo=True)
+        self.transport.run(f"systemctl daemon-reload && systemctl enable -q {quote(layout.way_back_unit)}", sudo=True)
+        self.transport.write(script.encode(), layout.way_back, mode=0o700, sudo=True)
+        self.watched = self._watch()
+        return self.watched
+
+    def take(self) -> None:
+        """Goes back, if there is a way: otherwise nothing happens. Returns when that is done, whoever began it."""
+        # The script only queues the start: at boot it would wait for itself.
+        queued = f'[ "$(systemctl show -P Job {quote(self.layout.unit)})" -gt 0 ] 2>/dev/null'
+        command = (
+            f"if test -e {quote(self.layout.way_back)}; then systemctl start {quote(self.layout.way_back_unit)} && "
+            f"for i in $(seq 100); do {queued} || break; sleep 0.1; done; fi"
+        )
+        self.transport.run(command, sudo=True, timeout=_RUNS + 60.0)
+
+    def end(self) -> None:
+        """The switch is over: nobody has to go back any more. On a broken line the script itself sees that."""
+        with suppress(DeployError):
+            self.transport.run(f"rm -f {quote(self.layout.way_back)}", sudo=True)
+        self.watched = False
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _watch(self) -> bool:
+        """A unit of the host's reads from this program, and goes back at the end of that: systemd keeps it, not sshd."""
+        source, sink = os.pipe()
+        self._line = os.fdopen(sink, "wb")
+        name = f"{self.layout.service}-watch-{uuid.uuid4().hex[:8]}"
+        waits = f"timeout {self.patience:.0f} cat >/dev/null; exec systemctl start {quote(self.layout.way_back_unit)}"
+        command = f"exec systemd-run --quiet --collect --pipe --unit={name} /bin/sh -c {quote(waits)}"
+        watch = threading.Thread(target=self._hold, args=(command, os.fdopen(source, "rb", buffering=0)), daemon=True)
+        watch.start()
+        deadline = time.monotonic() + _WATCHING
+        while time.monotonic() < deadline:
+            if self.transport.run(f"systemctl is-active -q {name}", check=False).ok:
+                return True
+            time.sleep(0.1)
+        return False
+
+    def _hold(self, command: str, source: BinaryIO) -> None:
+        with suppress(DeployError), source:
+            self.transport.feed(command, source, sudo=True, stall=_RUNS, sent=lambda count: None)

@@ -1,0 +1,218 @@
+"""The way back that the host keeps during a switch, run by a real shell. systemctl and systemd-run are stand-ins that
+write down what they are asked, run the way back's script, and carry out what they are told to watch with.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from material import REPOSITORY
+
+from deployer.plan.layout import Layout
+from deployer.serve.endpoint import Endpoint
+from deployer.serve.records import OLD, Record, Records, installed
+from deployer.serve.service import Service
+from deployer.serve.switch import way_back_script
+from deployer.serve.way_back import WayBack
+from deployer.transport.local import LocalTransport
+
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >>{log}
+case "$*" in
+  "start ddtree-vllm-way-back.service") test ! -e {script} || exec /bin/sh {script} ;;
+  "is-active -q ddtree-vllm-watch"*) test -e {watching} ;;
+  "is-active"*) exit 3 ;;
+esac
+"""
+SYSTEMD_RUN = """#!/bin/sh
+while [ "${{1#--}}" != "$1" ]; do shift; done
+touch {watching}
+exec "$@"
+"""
+FILES = {"unit": "[Service]\n", "dropin": "[Unit]\n", "config": "port: 8000\n", "environment": "A=1\n"}
+
+
+@dataclass(frozen=True)
+class Here(Layout):
+    """A layout that lies in the test's own folder, all of it."""
+
+    @property
+    def etc(self) -> str:
+        return f"{self.root}/etc"
+
+    @property
+    def unit_file(self) -> str:
+        return f"{self.root}/systemd/{self.unit}"
+
+    @property
+    def way_back_file(self) -> str:
+        return f"{self.root}/systemd/{self.way_back_unit}"
+
+
+@dataclass(frozen=True)
+class Box:
+    """A host on which `before` serves and `new` is about to."""
+
+    layout: Here
+    records: Records
+    before: Record
+    new: Record
+
+    @property
+    def log(self) -> Path:
+        return Path(self.layout.root, "log")
+
+    def script(self, *, comes_back: bool = True, foreign: str | None = None, before: bool = True) -> str:
+        service = Service(self.records.transport, self.layout, "m", Endpoint(self.records.transport, 8000, "/none"))
+        return way_back_script(service, self.records, self.before if before else None, comes_back, foreign)
+
+    def in_place(self) -> str:
+        """Whose files are read now: the remark that each deployment's files begin with."""
+        texts = {Path(file.path).read_text().splitlines()[0] for file in installed(self.layout)}
+        texts.add(f"# {Path(self.layout.current).readlink().name}")
+        assert len(texts) == 1, texts
+        return texts.pop().removeprefix("# ")
+
+    def asked(self) -> list[str]:
+        """What systemd was asked to do with the service itself."""
+        own = f" {self.layout.unit}"
+        return [line for line in self.log.read_text().splitlines() if line.endswith(own) and "show" not in line]
+
+
+def record(name: str) -> Record:
+    return Record(f"20260101T00000{name[-1]}Z-{name}", name, "0", "tree", "me@here", "now")
+
+
+def make(root: Path) -> Box:
+    """The host's state before a switch, written as a deployment would have."""
+    layout = Here(str(root), "ddtree-vllm", "ddtree")
+    records = Records(LocalTransport(), layout)
+    for made in (before := record("r1"), new := record("r2")):
+        folder = Path(records.path(made.id))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in FILES.items():
+            (folder / name).write_text(f"# {made.release}\n{text}")
+    (root / "systemd").mkdir(exist_ok=True)
+    return Box(layout, records, before, new)
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    made = make(tmp_path)
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    names = {"log": made.log, "script": made.layout.way_back, "watching": tmp_path / "watching"}
+    for name, text in (("systemctl", SYSTEMCTL), ("systemd-run", SYSTEMD_RUN)):
+        (bin_ / name).write_text(text.format(**names))
+        (bin_ / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    made.log.touch()
+    made.records.stage(made.before, None)
+    made.records.put_in_place()
+    made.records.transport.run(f"ln -sfn {made.records.path(made.before.id)} {made.records.folder}/active")
+    return made
+
+
+def begin(box: Box) -> WayBack:
+    """What a switch does before it stops anything, and then the new files in place."""
+    box.records.stage(box.new, box.before)
+    way = WayBack(box.records.transport, box.layout, 60.0)
+    assert way.keep(box.script())
+    box.records.put_in_place()
+    return way
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[2]]
+import test_serve_way_back as test
+box = test.make(Path(sys.argv[1]))
+way = test.begin(box)
+print("begun", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_when_the_deployer_is_killed_the_host_goes_back(box: Box) -> None:
+    program = [sys.executable, "-c", KILLED, box.layout.root, str(Path(__file__).parent)]
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{Path(__file__).parent}"}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "begun\n"), done.stderr
+    deadline = time.monotonic() + 30
+    while Path(box.layout.way_back).exists():
+        assert time.monotonic() < deadline, box.log.read_text()
+        time.sleep(0.05)
+    assert box.in_place() == "r1"
+    assert [line.split()[0] for line in box.asked()] == ["stop", "reset-failed", "start"]
+    assert not list(Path(box.layout.root).rglob("*.new")) + list(Path(box.layout.root).rglob(f"*{OLD}"))
+
+
+def test_a_switch_that_has_ended_leaves_no_way_back(box: Box) -> None:
+    box.records.stage(box.new, box.before)
+    way = WayBack(box.records.transport, box.layout, 60.0)
+    assert way.keep(box.script())
+    box.records.put_in_place()
+    way.end()
+    way.take()
+    assert box.in_place() == "r2"
+    assert box.asked() == []
+    assert not Path(box.layout.way_back).exists()
+
+
+def test_a_deployer_that_is_silent_for_too_long_counts_as_lost(box: Box) -> None:
+    box.records.stage(box.new, box.before)
+    way = WayBack(box.records.transport, box.layout, 1.0)
+    assert way.keep(box.script())
+    box.records.put_in_place()
+    deadline = time.monotonic() + 30
+    while Path(box.layout.way_back).exists():
+        assert time.monotonic() < deadline, box.log.read_text()
+        time.sleep(0.05)
+    assert box.in_place() == "r1"
+    way.end()
+
+
+def test_there_is_no_way_back_from_what_has_proved_itself(box: Box) -> None:
+    """The deployer was killed between the two: the new one is active, the script still there."""
+    box.records.stage(box.new, box.before)
+    script = Path(box.layout.root, "script")
+    script.write_text(box.script())
+    box.records.put_in_place()
+    box.records.transport.run(f"ln -sfn {box.records.path(box.new.id)} {box.records.folder}/active")
+    box.records.transport.run(f"sh {script}")
+    assert box.in_place() == "r2"
+    assert box.asked() == []
+
+
+@pytest.mark.parametrize("renamed", [0, 1, 3])
+def test_a_way_back_that_was_cut_short_is_gone_to_its_end(box: Box, renamed: int) -> None:
+    """The box was switched off while the files were put back: some have their names again."""
+    way = begin(box)
+    for file in installed(box.layout)[:renamed]:
+        os.replace(file.path + OLD, file.path)
+    box.records.transport.run(f"sh {box.layout.way_back}")
+    assert box.in_place() == "r1"
+    way.end()
+
+
+def test_one_that_did_not_run_is_put_back_and_not_started(box: Box) -> None:
+    box.records.stage(box.new, box.before)
+    box.records.put_in_place()
+    box.records.transport.run("sh", stdin=box.script(comes_back=False).encode())
+    assert box.in_place() == "r1"
+    assert [line.split()[0] for line in box.asked()] == ["stop"]
+
+
+def test_before_a_first_deployment_there_was_nothing_or_another_unit(box: Box) -> None:
+    Path(box.records.folder, "active").unlink()
+    box.records.transport.run("sh", stdin=box.script(before=False, foreign="mtp.service").encode())
+    assert not [file.path for file in installed(box.layout) if Path(file.path).exists()]
+    assert "start mtp.service" in box.log.read_text()
