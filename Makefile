@@ -11,7 +11,7 @@ LAPTOP := build/venv/bin
 ENGINE := build/engine/bin
 PYTEST := -m pytest -p no:cacheprovider
 
-.PHONY: help demo test test-unit test-deployer test-ext test-engine test-lab test-full lint laptop engine pairs packages lab wheelhouse clean
+.PHONY: help demo test test-unit test-deployer test-ext test-engine test-lab test-faults test-full lint laptop engine pairs packages lab wheelhouse clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ test-engine: engine pairs ## trees in vLLM's CPU build, on trained pairs
 
 test-lab: packages laptop wheelhouse pairs ## the staging box, and the deployer on it
 	$(LAPTOP)/python $(PYTEST) tests/lab tests/e2e -m 'not full'
+
+test-faults: packages laptop wheelhouse pairs ## every fault in every step of an `up`: an hour; FAULTS_QUICK=1 with a stand-in engine
+	$(LAPTOP)/python $(PYTEST) tests/faults
 
 packages: ## Debian packages: LXC, OpenSSH, rsync ...
 	@tests/setup/packages.sh

@@ -269,7 +269,7 @@ def test_a_plan_made_before_somebody_elses_change_is_not_carried_out(layout: Her
     seen = last_change(local, layout)
     apply(Plan("here", (noting(notes, "first"),)), local, layout, verb="push", progress=Recorder(), seen=seen)
     second = Plan("here", (noting(notes, "second"),))
-    with pytest.raises(LockedError, match="somebody changed the host while this was planned: .*, push, ") as caught:
+    with pytest.raises(LockedError, match=r"somebody changed the host while this was planned: .*, push, ") as caught:
         apply(second, local, layout, verb="up", progress=Recorder(), seen=seen)
     assert caught.value.exit_code == Exit.LOCKED
     assert notes == ["first"]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.faults.scene import staging
+from tests.faults.table import pytest_terminal_summary
 from tests.lab.box import Lab
 from tests.lab.fixture import staging_lab
 
-__all__ = ["staging_lab"]
+__all__ = ["pytest_terminal_summary", "staging_lab"]
 REPO = Path(__file__).resolve().parents[2]
 
 
@@ -67,12 +68,6 @@ class Deployer:
 
 
 @pytest.fixture(scope="session")
-def deployer(staging_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployer]:
+def deployer(staging_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Deployer:
     """The repository's staging inventory, its paths made absolute and its SSH configuration this lab's."""
-    text = (REPO / "inventory/staging.toml").read_text()
-    text = text.replace("../build/lab/ssh_config", str(staging_lab.place.ssh_config))
-    text = text.replace('"../', f'"{REPO}/').replace('"profiles/', f'"{REPO}/inventory/profiles/')
-    text = text.replace('"staging-prompts', f'"{REPO}/inventory/staging-prompts')
-    inventory = tmp_path_factory.mktemp("inventory") / "staging.toml"
-    inventory.write_text(text)
-    return Deployer(inventory, staging_lab)
+    return Deployer(staging(staging_lab, tmp_path_factory.mktemp("inventory") / "staging.toml"), staging_lab)

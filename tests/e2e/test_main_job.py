@@ -16,6 +16,10 @@ from contextlib import contextmanager
 import pytest
 
 from tests.e2e.conftest import Deployer
+from tests.faults import table
+from tests.faults.cells import SAMPLE
+from tests.faults.play import Cell, play
+from tests.faults.scene import REPOSITORY, Deployment, Scene
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
 
@@ -185,6 +189,22 @@ def test_a_failed_gate_restores_what_served_before(deployer: Deployer) -> None:
     assert ran.code == 6, ran.output[-4000:]
     assert deployer.ct129("cat /etc/ddtree/ddtree-vllm.yaml") == config
     deployer.ok("smoke")
+
+
+@pytest.fixture
+def scene(deployer: Deployer) -> Scene:
+    """What serves now, and the same with the plain chain: all of its bench is known already."""
+    drafter = REPOSITORY / "build/pairs/hybrid/drafter/model.safetensors"
+    chain = deployer.inventory.with_name("chain.toml")
+    chain.write_text(deployer.inventory.read_text().replace("budget = 15", "budget = 15\nenabled = false"))
+    return Scene(deployer.lab, (Deployment(deployer.inventory, "tree", drafter), Deployment(chain, "chain", drafter)))
+
+
+@pytest.mark.parametrize("cell", SAMPLE, ids=str)
+def test_a_deployer_killed_in_the_middle_loses_nothing(scene: Scene, cell: Cell) -> None:
+    """Two cells of the table that `make test-faults` plays: what served before serves, and the next `up` ends well."""
+    table.note(cell, "FAILED")
+    table.note(cell, str(play(scene, cell)))
 
 
 def ask(deployer: Deployer, tokens: int) -> subprocess.Popen[str]:

@@ -62,3 +62,6 @@ CELLS = (
     _cell(INSTALL, CRASHED, {OK}, _NEW),
     _cell(INSTALL, TWO_DEPLOYERS, {OK}, _NEW),
 )
+
+# Of `make test`: on the box of the main job, where both deployments have the same drafter and the same release.
+SAMPLE = tuple(cell for cell in CELLS if cell.cause is TOOL_KILLED and cell.step in (PUSH, GATE))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults import table
 from tests.faults.disk import give_own_disk
 from tests.faults.scene import REPOSITORY, Deployment, Scene, staging
+from tests.faults.table import pytest_terminal_summary
 from tests.faults.tool import Tool
 from tests.lab.box import Lab
 from tests.lab.fixture import lab_beside
 
+__all__ = ["pytest_terminal_summary", "scene"]
 _FIRST = 1200.0  # seconds for a whole first deployment on a loaded machine
 
 
@@ -29,6 +31,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         for deployment in reversed(made.deployments):
             ended = Tool(deployment.inventory).ended(_FIRST)
             assert ended.code == 0, ended.output[-6000:]
+        if os.environ.get("FAULTS_QUICK"):
+            made.put_stand_in_engine()
         yield made
     finally:
         lab.down()
@@ -70,9 +74,3 @@ def another_package(folder: Path) -> Path:
         '[project]\nname = "another-release"\nversion = "1.0"\n[tool.setuptools]\npy-modules = []\n'
     )
     return folder
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if table.SEEN:
-        terminalreporter.section("what was seen of each fault in each step")
-        terminalreporter.write_line(table.text())

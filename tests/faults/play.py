@@ -12,7 +12,7 @@ from tests.faults.steps import Step
 from tests.faults.tool import Ended, Tool
 from tests.lab.nsproxy import Faults
 
-_ENDS = 600.0  # seconds for a run of the tool, whatever happens to it
+_ENDS = 900.0  # seconds for a run of the tool, whatever happens to it
 _BACK = 240.0  # seconds until what served before serves again
 _LOCKED = 8
 

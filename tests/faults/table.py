@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.causes import CAUSES
 from tests.faults.play import Cell
 from tests.faults.steps import STEPS
@@ -20,3 +22,10 @@ def text() -> str:
         rows = [(cause.name, SEEN[step.name, cause.name]) for cause in CAUSES if (step.name, cause.name) in SEEN]
         lines += [f"{step.name:8} | {name:14} | {what}" for name, what in rows]
     return "\n".join(lines)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """pytest calls this at a session's end, in every room whose conftest has it."""
+    if SEEN:
+        terminalreporter.section("what was seen of each fault in each step")
+        terminalreporter.write_line(text())
