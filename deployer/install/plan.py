@@ -192,12 +192,17 @@ class _Job:
         if identifier in finished:
             return Step("install", "prune", f"{len(finished)} releases; old ones go when a new one is installed")
         ordered = (identifier, *finished)
-        old = commands.superfluous(ordered, keep, frozenset({current, *self._deployed()}))
+        old = (*commands.superfluous(ordered, keep, frozenset({current, *self._deployed()})), *self._interrupted())
         if not old:
             return Step("install", "prune", f"{len(ordered)} releases: the newest {keep} and those in use are kept")
         paths = " ".join(quote(self.layout.release(name)) for name in old)
-        reason = f"older than the newest {keep} and not in use: {', '.join(old)}"
+        reason = f"older than the newest {keep} and not in use, or never finished: {', '.join(old)}"
         return Step("install", "prune", reason, self._quietly(f"rm -rf {paths}"))
+
+    def _interrupted(self) -> tuple[str, ...]:
+        """Releases that were begun and that nobody asks for any more."""
+        begun = self.transport.run(commands.interrupted_command(self.layout.releases), sudo=True).stdout.split()
+        return tuple(identifier for identifier in begun if identifier != self.release.identifier)
 
     def _deployed(self) -> tuple[str, ...]:
         """Releases of the deployment that serves and of the one before it."""

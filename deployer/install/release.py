@@ -142,6 +142,11 @@ def complete_command(releases: str) -> str:
     )
 
 
+def interrupted_command(releases: str) -> str:
+    """Prints the identifiers of the releases that were begun and never finished."""
+    return f'cd {quote(releases)} 2>/dev/null && for r in *; do [ ! -e "$r/INCOMPLETE" ] || echo "$r"; done; true'
+
+
 def superfluous(finished: tuple[str, ...], keep: int, needed: frozenset[str]) -> tuple[str, ...]:
     """The releases to remove: all but the newest `keep` and those that something still points to."""
     return tuple(identifier for identifier in finished[keep:] if identifier not in needed)

@@ -87,7 +87,7 @@ class WayBack:
         source, sink = os.pipe()
         self._line = os.fdopen(sink, "wb")
         name = f"{self.layout.service}-watch-{uuid.uuid4().hex[:8]}"
-        waits = f"timeout {self.patience:.0f} cat >/dev/null; exec systemctl start {quote(self.layout.way_back_unit)}"
+        waits = f"timeout {self.patience:.0f} cat >/dev/null || true && exec systemctl start {quote(self.layout.way_back_unit)}"
         command = f"exec systemd-run --quiet --collect --pipe --unit={name} /bin/sh -c {quote(waits)}"
         watch = threading.Thread(target=self._hold, args=(command, os.fdopen(source, "rb", buffering=0)), daemon=True)
         watch.start()

@@ -41,6 +41,7 @@ def inventory(**install: Any) -> Inventory:
 
 def host(finished: tuple[str, ...], current: str = "", deployed: tuple[str, ...] = (), **more: Any) -> FakeTransport:
     answers: dict[Any, Any] = {
+        re.compile(r"^cd .*\*; do"): "",
         re.compile(r"release\.json"): "\n".join(finished) + "\n",
         re.compile(r"^readlink -f"): "".join(f"{ROOT}/releases/{name}\n" for name in deployed),
         re.compile(r"^readlink /"): f"{ROOT}/releases/{current}\n" if current else "",
@@ -79,6 +80,13 @@ def test_old_releases_go_when_a_new_one_comes_but_none_that_a_deployment_needs(w
     made = room.plan(inventory(keep=2), host(finished, "cpu-4", ("cpu-4", "cpu-2")))
     reason = next(step.reason for step in made.pending if step.title == "prune")
     assert reason.endswith(": cpu-3, cpu-1")
+
+
+def test_an_interrupted_install_of_another_release_goes_as_well(wanted: Release) -> None:
+    begun = host(("cpu-1",), "cpu-1")
+    begun.answers |= {re.compile(r"^cd .*\*; do"): f"cpu-half\n{wanted.identifier}\n"}
+    reason = next(step.reason for step in room.plan(inventory(), begun).pending if step.title == "prune")
+    assert reason.endswith(": cpu-half")
 
 
 def test_a_second_run_prunes_nothing_even_when_the_deployments_have_moved_on(wanted: Release) -> None:
