@@ -104,7 +104,8 @@ class ShellTransport(ABC):
         # The length is compared because a lost connection looks like the end of the input.
         command = (
             f"umask 077 && cat >{temporary} && test $(stat -c %s {temporary}) = {len(data)} && "
-            f"chmod {mode:o} {temporary} && sync {temporary} && mv -fT {temporary} {target}"
+            f"chmod {mode:o} {temporary} && sync {temporary} && mv -fT {temporary} {target} || "
+            f"{{ code=$?; rm -f {temporary}; exit $code; }}"
         )
         self.run(command, sudo=sudo, stdin=data)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from itertools import pairwise
@@ -10,18 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import FakeTransport
 
 from deployer.bench.arms import Arm, Bench, arms, client_command
 from deployer.bench.prompts import DEFAULT, as_jsonl, texts
 from deployer.bench.result import CPU_REMARK, ArmResult, BenchRegression, Tpot, judge, measured, table
+from deployer.bench.run import Runner
 from deployer.errors import DeployError, UsageError
 from deployer.inventory.load import load
 from deployer.inventory.model import Inventory
 from deployer.inventory.secret import Secret
+from deployer.plan.apply import Silent
 from deployer.serve import metrics
 from deployer.serve.decoding import autoregressive
 from deployer.serve.options import from_yaml
 from deployer.serve.render import Engine
+from deployer.transport.base import Result
 
 ENGINE = Engine("/opt/ddtree/releases/r1/venv", "/models/target", "/models/drafter", autoregressive())
 
@@ -181,3 +186,15 @@ def test_the_table_shows_acceptance_beside_speed_and_says_what_a_cpu_does_not() 
     assert " 6 " in lines["tree, budget 15"]
     assert CPU_REMARK in text.replace("\n", " ")
     assert "interpreter" not in table((PLAIN,), None)
+
+
+def test_an_engine_that_an_interrupted_bench_left_never_answers_for_the_next_arm() -> None:
+    """Client and engine are stopped before anything of the arm is written."""
+    subject = inventory()
+    full = Result("", 1, "", "No space left on device")
+    host = FakeTransport({re.compile("^systemctl stop"): "", re.compile("^umask"): full, re.compile("journalctl"): ""})
+    runner = Runner(subject, host, Bench.of(subject), ENGINE, ("p",), "{}")
+    with pytest.raises(DeployError, match="No space left"):
+        runner.run(made(subject)[0], Silent())
+    assert host.commands[0].startswith("sudo systemctl stop ddtree-vllm-bench-client.service ddtree-vllm-bench.service")
+    assert host.commands[-1] == host.commands[0], "and what was begun is cleared away"

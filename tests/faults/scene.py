@@ -16,6 +16,13 @@ from tests.lab.nsproxy import Faults
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _ON_BOX = (Path(__file__).parent / "on_box.py").read_text()
+# The parser's place: what the deployer asks of it is answered, and nothing of vLLM is imported.
+_STAND_IN = """for r in /opt/ddtree/releases/*/venv; do
+  { echo "#!$r/bin/python"; cat /run/engine; } >$r/bin/vllm
+  cd $r/lib/python3*/site-packages/vllm && : >__init__.py && cd entrypoints && : >__init__.py && cd cli && : >__init__.py
+  echo 'class ServeSubcommand: cmd = None' >serve.py
+  printf '%s\\n' 'from . import serve' 'def main():' '    serve.ServeSubcommand.cmd(None)' >main.py
+done"""
 CT129, KPRO5 = "ct129", "kpro5"
 
 
@@ -106,10 +113,11 @@ class Scene:
         return str(next(r["release"] for r in reversed(mine) if _kind(r["decoding"]) == deployment.decoding))
 
     def put_stand_in_engine(self) -> None:
-        """In every release, in the place of vLLM's command: to play the cells in a fraction of the time."""
+        """In every release, in the place of vLLM's command and of its parser: to play the cells in a fraction of the
+        time.
+        """
         text = (Path(__file__).parent / "stand_in_engine.py").read_text()
-        place = 'for r in /opt/ddtree/releases/*/venv/bin; do { echo "#!$r/python"; cat /run/engine; } >$r/vllm; done'
-        self.inside(f"cat >/run/engine; {place}; systemctl restart ddtree-vllm", stdin=text)
+        self.inside(f"cat >/run/engine; {_STAND_IN}; systemctl restart ddtree-vllm", stdin=text)
 
     def reachable(self, within: float = 60.0) -> None:
         """Waits until the box answers over SSH."""
