@@ -46,4 +46,4 @@ def _fault(error: Exception, hops: tuple[Hop, ...], number: int) -> tuple[str, s
         return "no answer in time", "check the network, the VPN and the port"
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError | ConnectionRefusedError):
         return "connection refused", "check the port, and that sshd runs there"
-    return f"the connection failed: {error or type(error).__name__}", "check sshd's log there"
+    return f"the connection failed: {str(error) or type(error).__name__}", "check sshd's log there"

@@ -7,6 +7,7 @@ opened, and nothing of Fabric's own reading of SSH configs is used: `ssh -G` has
 
 from __future__ import annotations
 
+import logging
 import shlex
 import tempfile
 import time
@@ -32,6 +33,8 @@ CHUNK = 1 << 15  # paramiko's own packet size
 KEEPALIVE = 15  # seconds
 POLL = 0.02  # seconds between looks at a quiet channel
 FAULTS = (OSError, EOFError, paramiko.SSHException)
+# What goes wrong there arrives as an exception; for a logger without a handler Python would print it as a traceback, too.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class SshTransport(ShellTransport):
@@ -107,7 +110,7 @@ class SshTransport(ShellTransport):
 
     def _lost(self, error: object) -> LineBroken:
         return LineBroken(
-            f"the connection broke: {error or type(error).__name__}",
+            f"the connection broke: {str(error) or type(error).__name__}",
             where=self.name,
             remedy="run the same command again: what arrived is kept, finished steps are not repeated",
         )
