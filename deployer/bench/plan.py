@@ -107,7 +107,7 @@ def _port_is_free(here: Scene, transport: Transport) -> None:
 def _starting_again(service: Service, runner: Runner) -> str:
     """What the host runs when the bench has ended, or whoever ran it is gone."""
     start = f"systemctl start --no-block {quote(service.layout.unit)}\n"
-    return f"#!/bin/sh\n{runner.clearing}\n{start}rm -f {quote(service.layout.way_back)}\n"
+    return f"#!/bin/sh\n{runner.clearing}\n{start}"
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,11 @@ class Layout:
         return f"/etc/systemd/system/{self.way_back_unit}"
 
     @property
+    def way_back_files(self) -> tuple[str, str]:
+        """The unit, and the link by which it is enabled."""
+        return self.way_back_file, f"/etc/systemd/system/multi-user.target.wants/{self.way_back_unit}"
+
+    @property
     def state_dir(self) -> str:
         return f"/var/lib/{self.service}"
 

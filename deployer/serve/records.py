@@ -141,11 +141,12 @@ class Records:
         self.transport.write(line.encode(), f"{self.path(record.id)}/record.json", mode=0o600, sudo=True)
         return marked
 
-    def activate(self, record: Record) -> None:
-        """This deployment serves and has proved it."""
+    def proved(self, record: Record) -> str:
+        """This deployment serves and has proved it. Gives the command that makes it the active one: a rename."""
         self.mark(record, SERVING)
         link = quote(f"{self.folder}/active")
-        self.transport.run(f"ln -sfn {quote(self.path(record.id))} {link}.new && mv -Tf {link}.new {link}", sudo=True)
+        self.transport.run(f"ln -sfn {quote(self.path(record.id))} {link}.new", sudo=True)
+        return f"mv -Tf {link}.new {link}"
 
     def stage(self, record: Record, before: Record | None) -> None:
         """Copies a deployment's files beside where systemd and vLLM read them, and those of the one before as well:

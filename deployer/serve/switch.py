@@ -91,14 +91,28 @@ class Switch:
         self.service.start()
 
     def _prove(self, progress: Progress) -> None:
-        proof = gate.prove(self.service, self.wanted, progress.say)
+        try:
+            proof = gate.prove(self.service, self.wanted, progress.say)
+        except GateError:
+            if not self.way.stands():
+                raise self._gone_back() from None  # it was the one before that was asked
+            raise
         units = [f"systemctl enable -q {quote(self.service.layout.unit)}"]
         if self.foreign:
             units.append(f"systemctl disable -q {quote(self.foreign)} 2>/dev/null || true")
         self.service.transport.run("; ".join(units), sudo=True)
-        self.records.activate(self.new)
+        # What can fail comes first: without the way there is no going back.
+        if not self.way.close(self.records.proved(self.new)):
+            raise self._gone_back()
         self._settle()
         progress.say(str(proof))
+
+    def _gone_back(self) -> GateError:
+        return GateError(
+            "the connection was lost or the host restarted, and the host went back by itself",
+            where=self.service.where,
+            remedy="run the same again",
+        )
 
     def _guarded(self, action: Callable[[], None], progress: Progress) -> None:
         try:
@@ -196,16 +210,12 @@ def way_back_script(
     service: Service, records: Records, before: Record | None, comes_back: bool, foreign: str | None
 ) -> str:
     """What brings back `before` (None: nothing was deployed), started if it `comes_back`, and `foreign`."""
-    unit, active = quote(service.layout.unit), quote(f"{records.folder}/active")
-    script = quote(service.layout.way_back)
+    unit = quote(service.layout.unit)
     lines = [
         "#!/bin/sh",
-        "# Written by ddtree-deploy; removed when the switch has ended.",
+        "# Written by ddtree-deploy; gone when the switch has ended.",
         "set -e",
         "export LC_ALL=C",
-        f'if [ "$(readlink {active})" != {quote(records.path(before.id) if before else "")} ]; then',
-        f"  rm -f {script}; exit 0  # the new one has proved itself",
-        "fi",
         f"({stop_command(service.layout.unit)}) || test $? -eq {LEFT}  # what does not end is no reason not to go back",
         _MEMORY,
         f"{records.renames(OLD)}" if before else f"{records.absence}",
@@ -216,7 +226,7 @@ def way_back_script(
         lines.append(f"systemctl start {quote(foreign)}")
     elif comes_back:
         lines += [f"systemctl reset-failed {unit} 2>/dev/null || true", f"systemctl start --no-block {unit}"]
-    return "\n".join([*lines, f"rm -f {script}", ""])
+    return "\n".join([*lines, ""])
 
 
 def wait_for_memory(service: Service, progress: Progress, clock: Clock | None = None) -> None:

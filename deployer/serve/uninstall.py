@@ -30,7 +30,7 @@ def plan(inventory: Inventory, transport: Transport, *, models: bool = False) ->
 
 
 def _files(layout: Layout) -> tuple[str, ...]:
-    return (layout.way_back_file, layout.unit_file, f"{layout.unit_file}.d", layout.config, layout.environment)
+    return (*layout.way_back_files, layout.unit_file, f"{layout.unit_file}.d", layout.config, layout.environment)
 
 
 def _folders(layout: Layout, models: bool) -> tuple[str, ...]:
@@ -51,7 +51,6 @@ def _unit(service: Service, layout: Layout) -> Step:
 
     def remove(progress: Progress) -> None:
         service.stop()
-        service.transport.run(f"systemctl disable -q {quote(layout.way_back_unit)} 2>/dev/null || true", sudo=True)
         Records(service.transport, layout).take_away()
         progress.say(f"removed {layout.unit}")
 
@@ -66,6 +65,7 @@ def _paths(transport: Transport, layout: Layout, present: tuple[str, ...]) -> St
         for path in present:
             transport.run(f"rm -rf {quote(path)}", sudo=True, timeout=600.0)
             progress.say(f"removed {path}")
+        transport.run("systemctl daemon-reload", sudo=True, check=False)
         # Only when empty: what others put there stays.
         for folder in (layout.root, layout.etc):
             if transport.run(f"rmdir {quote(folder)} 2>/dev/null", sudo=True, check=False).ok:

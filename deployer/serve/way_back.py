@@ -2,7 +2,8 @@
 
 Three may run it: the deployer, when the new service fails; the host, when the connection to the deployer ends before
 the switch does (the deployer was killed, its machine went to sleep, the link is gone); and the host when it boots. It
-is one systemd unit's, so that it runs once at a time, and it does nothing once the new deployment is the active one.
+is one systemd unit's, so that it runs once at a time. Whoever renames the script first decides: the host, which then goes
+back, or the deployer, which then ends the switch.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from typing import BinaryIO
 from deployer.errors import DeployError
 from deployer.plan.layout import Layout
 from deployer.transport.base import Transport
+from deployer.transport.shell import CommandError
 
 _RUNS = 900.0  # seconds for the script: a drain, the GPUs' memory, a start
 _WATCHING = 10.0  # seconds until the host watches, or it is said that it does not
+_GONE = 9  # the shell's answer when there is no way any more
 _UNIT = """\
 # Written by ddtree-deploy: brings back what served before a switch that nobody ended.
 [Unit]
 Description=Way back from an interrupted switch of {unit}
-ConditionPathExists={script}
+ConditionPathExists=|{script}
+ConditionPathExists=|{begun}
 RequiresMountsFor={script}
 Before={unit}
 
 [Service]
 Type=oneshot
-ExecStart=/bin/sh {script}
+ExecStart=/bin/sh -c 'test -e {begun} || mv -T {script} {begun} || exit 0; /bin/sh {begun} && rm {begun}'
 TimeoutStartSec={seconds:.0f}
 
 [Install]
@@ -56,7 +60,7 @@ class WayBack:
         Says whether the host watches; at boot it runs in any case.
         """
         layout = self.layout
-        unit = _UNIT.format(unit=layout.unit, script=layout.way_back, seconds=_RUNS)
+        unit = _UNIT.format(unit=layout.unit, script=layout.way_back, begun=self._begun, seconds=_RUNS)
         self.transport.write(unit.encode(), layout.way_back_file, sudo=True)
         self.transport.run(f"systemctl daemon-reload && systemctl enable -q {quote(layout.way_back_unit)}", sudo=True)
         self.transport.write(script.encode(), layout.way_back, mode=0o700, sudo=True)
@@ -68,19 +72,40 @@ class WayBack:
         # The script only queues the start: at boot it would wait for itself.
         queued = f'[ "$(systemctl show -P Job {quote(self.layout.unit)})" -gt 0 ] 2>/dev/null'
         command = (
-            f"if test -e {quote(self.layout.way_back)}; then systemctl start {quote(self.layout.way_back_unit)} && "
+            f"if test -e {quote(self.layout.way_back)} -o -e {quote(self._begun)}; "
+            f"then systemctl start {quote(self.layout.way_back_unit)} && "
             f"for i in $(seq 100); do {queued} || break; sleep 0.1; done; fi"
         )
         self.transport.run(command, sudo=True, timeout=_RUNS + 60.0)
 
+    def stands(self) -> bool:
+        """Whether nobody has gone back yet."""
+        return self.transport.run(f"test -e {quote(self.layout.way_back)}", sudo=True, check=False).ok
+
+    def close(self, command: str = "true") -> bool:
+        """From here on nobody goes back, and `command` is done. False, and it is not, when the host has gone back or is
+        about to.
+        """
+        script = quote(self.layout.way_back)
+        closing = f"mv -T {script} {script}.closed || exit {_GONE}; rm {script}.closed; {command}"
+        result = self.transport.run(closing, sudo=True, check=False)
+        if result.returncode not in (0, _GONE):
+            raise CommandError(self.transport.name, result)
+        return result.ok
+
     def end(self) -> None:
-        """The switch is over: nobody has to go back any more. On a broken line the script itself sees that."""
+        """The switch is over; what is left of the way goes. On a broken line the host still goes it."""
         with suppress(DeployError):
-            self.transport.run(f"rm -f {quote(self.layout.way_back)}", sudo=True)
+            self.close()
         self.watched = False
         if self._line is not None:
             self._line.close()
             self._line = None
+
+    @property
+    def _begun(self) -> str:
+        """The script's name while it runs: if that is cut short, the next boot runs it again."""
+        return f"{self.layout.way_back}.begun"
 
     def _watch(self) -> bool:
         """A unit of the host's reads from this program, and goes back at the end of that: systemd keeps it, not sshd."""

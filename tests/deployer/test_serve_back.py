@@ -9,6 +9,7 @@ from serving import ROOT, Host, Machine, active, applied, broken, inventory
 
 from deployer.errors import GateError, RollbackError
 from deployer.plan.apply import Silent, run
+from deployer.plan.step import Plan
 from deployer.serve import plan
 
 
@@ -107,3 +108,41 @@ def test_whatever_ends_the_gate_and_whoever_presses_again_what_ran_before_runs(
         run(made, Impatient())
     assert machine.active
     assert machine.options()["served-model-name"] == ["tiny"]
+
+
+class Away(Silent):
+    """The line is lost for a moment when `line` is said: the host goes back, and the deployer can reach it again."""
+
+    def __init__(self, host: Host, line: str) -> None:
+        self.host, self.line = host, line
+
+    def say(self, line: str) -> None:
+        if line.startswith(self.line):
+            self.host.run("if test -e /opt/ddtree/state/way-back.sh", sudo=True)
+
+
+@pytest.mark.parametrize("line", ["starting", "/health", "completion"])
+def test_a_host_that_went_back_meanwhile_does_not_prove_the_old_one_in_the_new_ones_place(
+    host: Host, machine: Machine, line: str
+) -> None:
+    applied(plan.plan(inventory(), host))
+    first = active(host)
+    with pytest.raises(GateError, match=r"the host went back by itself; .* was restored and serves"):
+        run(plan.plan(inventory(options={"max-num-seqs": 3}), host), Away(host, line))
+    assert active(host) == first
+    assert machine.options()["max-num-seqs"] != 3
+    assert machine.active
+
+
+def test_a_full_disk_keeps_nobody_from_going_back(host: Host, machine: Machine) -> None:
+    """How it ended cannot be written down; what served before serves again all the same."""
+    applied(plan.plan(inventory(), host))
+    made = plan.plan(inventory(options={"max-num-seqs": 3}), host)
+    for step in made.pending[:-1]:
+        assert step.action is not None
+        step.action(Silent())
+    machine.full = True
+    with pytest.raises(GateError, match=r"No space left on device; .* was restored and serves"):
+        run(Plan(made.host, made.pending[-1:]), Silent())
+    assert machine.options()["max-num-seqs"] != 3
+    assert machine.active

@@ -26,7 +26,8 @@ from deployer.transport.local import LocalTransport
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>{log}
 case "$*" in
-  "start ddtree-vllm-way-back.service") test ! -e {script} || exec /bin/sh {script} ;;
+  "start ddtree-vllm-way-back.service")
+    test ! -e {script} -a ! -e {script}.begun || sed -n s/^ExecStart=//p {unit} | exec /bin/sh ;;
   "is-active -q ddtree-vllm-watch"*) test -e {watching} ;;
   "is-active"*) exit 3 ;;
 esac
@@ -108,7 +109,12 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     made = make(tmp_path)
     bin_ = tmp_path / "bin"
     bin_.mkdir()
-    names = {"log": made.log, "script": made.layout.way_back, "watching": tmp_path / "watching"}
+    names = {
+        "log": made.log,
+        "script": made.layout.way_back,
+        "watching": tmp_path / "watching",
+        "unit": made.layout.way_back_file,
+    }
     for name, text in (("systemctl", SYSTEMCTL), ("systemd-run", SYSTEMD_RUN)):
         (bin_ / name).write_text(text.format(**names))
         (bin_ / name).chmod(0o755)
@@ -147,7 +153,7 @@ def test_when_the_deployer_is_killed_the_host_goes_back(box: Box) -> None:
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "begun\n"), done.stderr
     deadline = time.monotonic() + 30
-    while Path(box.layout.way_back).exists():
+    while list(Path(box.layout.state).glob("way-back.sh*")):
         assert time.monotonic() < deadline, box.log.read_text()
         time.sleep(0.05)
     assert box.in_place() == "r1"
@@ -173,33 +179,37 @@ def test_a_deployer_that_is_silent_for_too_long_counts_as_lost(box: Box) -> None
     assert way.keep(box.script())
     box.records.put_in_place()
     deadline = time.monotonic() + 30
-    while Path(box.layout.way_back).exists():
+    while list(Path(box.layout.state).glob("way-back.sh*")):
         assert time.monotonic() < deadline, box.log.read_text()
         time.sleep(0.05)
     assert box.in_place() == "r1"
     way.end()
 
 
-def test_there_is_no_way_back_from_what_has_proved_itself(box: Box) -> None:
-    """The deployer was killed between the two: the new one is active, the script still there."""
-    box.records.stage(box.new, box.before)
-    script = Path(box.layout.root, "script")
-    script.write_text(box.script())
-    box.records.put_in_place()
-    box.records.transport.run(f"ln -sfn {box.records.path(box.new.id)} {box.records.folder}/active")
-    box.records.transport.run(f"sh {script}")
+def test_whoever_comes_first_decides_whether_the_host_goes_back(box: Box) -> None:
+    """The line was lost for a moment and the host goes back: what answers now is not the one that was to be proved."""
+    way = begin(box)
+    assert way.stands()
+    box.records.transport.run("systemctl start ddtree-vllm-way-back.service")
+    assert not way.stands()
+    assert not way.close()
+    assert box.in_place() == "r1"
+    way = begin(box)
+    assert way.close()
+    box.records.transport.run("systemctl start ddtree-vllm-way-back.service")
     assert box.in_place() == "r2"
-    assert box.asked() == []
 
 
 @pytest.mark.parametrize("renamed", [0, 1, 3])
 def test_a_way_back_that_was_cut_short_is_gone_to_its_end(box: Box, renamed: int) -> None:
     """The box was switched off while the files were put back: some have their names again."""
     way = begin(box)
+    os.replace(box.layout.way_back, f"{box.layout.way_back}.begun")
     for file in installed(box.layout)[:renamed]:
         os.replace(file.path + OLD, file.path)
-    box.records.transport.run(f"sh {box.layout.way_back}")
+    way.take()
     assert box.in_place() == "r1"
+    assert not list(Path(box.layout.state).glob("way-back.sh*"))
     way.end()
 
 

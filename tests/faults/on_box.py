@@ -147,7 +147,7 @@ def _deployments() -> list[str]:
 
 def left_over() -> list[str]:
     """What only something unfinished has: to be seen after a fault, not after the deployment that mended it."""
-    names = ("*.part", "*.new", "*.before", "INCOMPLETE", "way-back.sh")
+    names = ("*.part", "*.new", "*.before", "INCOMPLETE", "way-back.sh*")
     folders = (ROOT, Path("/etc/ddtree"), Path("/etc/systemd/system"))
     found = [path for folder in folders for name in names for path in folder.rglob(name) if "venv" not in path.parts]
     lock = Path("/run/lock/ddtree-vllm.deploy")
