@@ -36,7 +36,7 @@ MEANINGS = {
     Exit.INSTALL: "the new release could not be made ready; `current` is as it was",
     Exit.GATE_FAILED: "the new service did not prove itself; what ran before was restored",
     Exit.ROLLBACK_FAILED: "neither the new service nor the one before it serves: a person is needed",
-    Exit.LOCKED: "somebody else is deploying to this host",
+    Exit.LOCKED: "somebody else is deploying to this host, or has done so since this was planned",
     Exit.BENCH_REGRESSION: "the tree accepts less than the chain it contains",
     Exit.INTERRUPTED: "Ctrl-C, SIGTERM, SIGHUP, or a reader that went away; the lock was released, the same command goes on",
 }
