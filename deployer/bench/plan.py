@@ -72,7 +72,8 @@ def plan(inventory: Inventory, transport: Transport, *, take_gpu: bool = False) 
         judge(tuple(known.values()))
         return Plan(inventory.name, done)
     names = ", ".join(arm.name for arm in missing)
-    if (held := _held(gpus)) and not take_gpu and not left:
+    ours = left and not Service.of(inventory, transport).state().running  # what holds the GPUs is about to go
+    if (held := _held(gpus)) and not take_gpu and not ours:
         skipped = Step(
             "bench", names, f"skipped: {held}; --take-gpu stops the service for the bench and starts it again"
         )

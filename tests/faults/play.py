@@ -13,7 +13,7 @@ from tests.faults.tool import Ended, Tool
 from tests.lab.nsproxy import Faults
 
 _ENDS = 900.0  # seconds for a run of the tool, whatever happens to it
-_BACK = 240.0  # seconds until what served before serves again
+_BACK = 400.0  # seconds until what served before serves again
 _LOCKED = 8
 
 

@@ -11,7 +11,7 @@ from tests.faults.scene import Deployment, Scene
 from tests.faults.tool import Tool
 from tests.lab.nsproxy import Faults
 
-_BEGINS = 240.0  # seconds until a step is under way, those before it and a loaded machine included
+_BEGINS = 600.0  # seconds until a step is under way, those before it and a loaded machine included
 _SLOW = 150  # KiB/s: the drafter takes seconds, everything else is small
 
 
