@@ -1,0 +1,150 @@
+"""One pair in one go: target, text, drafter, evaluation. See README.md beside this.
+
+    python -m benchmarks.pairs.run --pair smollm2 --minutes 24 --out FOLDER
+    python -m benchmarks.pairs.run --pair hybrid --minutes 24 --stop-after 9 --out FOLDER     # and again, until it says done
+    python -m benchmarks.pairs.run --pair hybrid --smoke --out FOLDER                         # two cores; numbers mean nothing
+
+Every part is kept under --work and not done twice, so a cut run goes on where it was. FOLDER gets at most 8 files of at most
+16 MiB: results.json, training.json (seconds and curves), the curves' images, and the pair in pieces, which pack.py puts together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pairs import pack, training, write_text
+from benchmarks.pairs.recipes import RECIPES, SMOKE, Recipe
+
+SMOKE_SECONDS = {"target": 20.0, "drafter": 15.0}
+EVALUATION_SHARE = 0.38
+"""Of the minutes, kept for evaluation at least."""
+
+
+@dataclass
+class Driver:
+    """Where things are, how long there is, and what each part took."""
+
+    name: str
+    recipe: Recipe
+    pair: Path
+    out: Path
+    device: str
+    minutes: float
+    stop_after: float
+    smoke: bool
+    gguf: Path | None
+    began: float = field(default_factory=time.monotonic)
+    took: dict[str, float] = field(default_factory=dict)
+
+    def left(self) -> float:
+        """Seconds until this process should end."""
+        return self.stop_after * 60 - (time.monotonic() - self.began)
+
+    def seconds(self, part: str, share: float) -> float:
+        return SMOKE_SECONDS[part] if self.smoke else share * self.minutes * 60
+
+    def note(self, part: str, began: float) -> None:
+        self.took[part] = round(time.monotonic() - began, 1)
+        print(f"{part}: {self.took[part]:.0f} s, {self.left():.0f} s left", flush=True)
+        self.out.mkdir(parents=True, exist_ok=True)
+        points = [self.pair / f"{half}-loss.json" for half in ("target", "drafter")]
+        curves: dict[str, Any] = {path.stem: json.loads(path.read_text()) for path in points if path.is_file()}
+        (self.out / "training.json").write_text(json.dumps({"seconds": self.took, **curves}) + "\n")
+        for half in ("target", "drafter"):
+            if (svg := self.pair / f"{half}-loss.svg").is_file():
+                shutil.copy(svg, self.out)
+
+    def target(self) -> bool:
+        """The target's folder; False when its training has to go on in another call."""
+        from benchmarks.pairs import hybrid, smollm2
+
+        if self.recipe.hybrid is None:
+            smollm2.convert(self.gguf or smollm2.find_gguf(), self.pair / "target")
+            return True
+        if (self.pair / "target" / "model.safetensors").is_file():
+            return True
+        clock = training.Clock(self.seconds("target", self.recipe.target_share), max(1.0, self.left() - 40))
+        return hybrid.train(self.pair, self.recipe.hybrid, clock, device_name=self.device, look_every=10.0)
+
+    def text(self) -> bool:
+        text = write_text.write(
+            self.pair, self.recipe, self.device, max(60.0, self.left() - 10) if not self.smoke else 1800.0
+        )
+        print(f"text: {len(text.rows)} answers, {text.tokens} tokens", flush=True)
+        return True
+
+    def drafter(self) -> bool:
+        from benchmarks.pairs import train_drafter
+
+        if (self.pair / "drafter" / "trained.json").is_file():
+            return True
+        clock = training.Clock(self.seconds("drafter", self.recipe.drafter_share), max(1.0, self.left() - 40))
+        shape, mask = self.recipe.drafter, self.recipe.mask_token
+        return train_drafter.train(self.pair, shape, clock, mask, device_name=self.device, look_every=10.0)
+
+    def evaluation(self) -> bool:
+        from benchmarks.pairs import evaluate
+
+        if not self.smoke and self.left() < 0.3 * EVALUATION_SHARE * self.minutes * 60:
+            return False
+        limit = 3600.0 if self.smoke else self.left() - 15
+        results = evaluate.evaluate(self.pair, self.recipe, self.device, self.out, limit)
+        return not results["errors"] or not self.smoke
+
+    def keep(self) -> None:
+        """The trained pair, in pieces; of SmolLM2 the drafter alone."""
+        parts = ("target", "drafter") if self.recipe.hybrid else ("drafter",)
+        pack.pack(self.pair, parts, self.out)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs.run")
+    parser.add_argument("--pair", choices=RECIPES, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("build/real"))
+    parser.add_argument(
+        "--minutes", type=float, default=24.0, help="the whole plan: what the shares of the recipe are shares of"
+    )
+    parser.add_argument(
+        "--stop-after", type=float, help="minutes of this call; the next call goes on (default: --minutes)"
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"))
+    parser.add_argument("--gguf", type=Path, help="SmolLM2's file, where its package is not installed")
+    parser.add_argument(
+        "--smoke", action="store_true", help="the whole path at tiny sizes, on a CPU unless told otherwise"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    recipe = (SMOKE if given.smoke else RECIPES)[given.pair]
+    device = given.device or ("cpu" if given.smoke else "cuda")
+    name = given.pair + ("-smoke" if given.smoke else "")
+    stop = given.stop_after or (600.0 if given.smoke else given.minutes)
+    driver = Driver(
+        given.pair, recipe, given.work / name, given.out, device, given.minutes, stop, given.smoke, given.gguf
+    )
+    for part in (driver.target, driver.text, driver.drafter):
+        began = time.monotonic()
+        if not part():
+            driver.note(part.__name__, began)
+            print(f"{part.__name__} has to go on: call again with the same options")
+            return 3
+        driver.note(part.__name__, began)
+    driver.keep()
+    began = time.monotonic()
+    done = driver.evaluation()
+    driver.note("evaluation", began)
+    print("done" if done else "evaluation is to come: call again with the same options")
+    return 0 if done else 3
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
