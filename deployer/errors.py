@@ -37,7 +37,7 @@ MEANINGS = {
     Exit.GATE_FAILED: "the new service did not prove itself; what ran before was restored",
     Exit.ROLLBACK_FAILED: "neither the new service nor the one before it serves: a person is needed",
     Exit.LOCKED: "somebody else is deploying to this host, or has done so since this was planned",
-    Exit.BENCH_REGRESSION: "the tree accepts less than the chain it contains",
+    Exit.BENCH_REGRESSION: "a bench got worse by more than its noise, or the tree accepts less than the chain it contains",
     Exit.INTERRUPTED: "Ctrl-C, SIGTERM, SIGHUP, or a reader that went away; the lock was released, the same command goes on",
 }
 

@@ -2,142 +2,110 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from shlex import quote
 
+from deployer.bench.model import ArmLine
+from deployer.bench.place import Bench
+from deployer.errors import UsageError
 from deployer.inventory.model import Inventory
 from deployer.inventory.secret import Secret
 from deployer.plan.layout import Layout
 from deployer.serve import decoding
 from deployer.serve.decoding import Decoding
+from deployer.serve.options import as_yaml
 from deployer.serve.render import Engine, Files, Place, environment_file, render
 
-WARM_UP = 2
+AR = "ar"
+_NAME = re.compile(r"(ar)|(mtp|chain|tree)(?::([1-9]\d*))?")
+_MTP_TOKENS = 2
 # An arm is a measurement: it must not come back by itself.
 _ONCE = "\n[Service]\nRestart=no\n"
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Where a bench works on the host. Under /run: a reboot clears what an interrupted one left."""
-
-    layout: Layout
-    port: int
-
-    @classmethod
-    def of(cls, inventory: Inventory) -> Bench:
-        """Beside the service: its own unit, port and state, the service's cache (compiled kernels)."""
-        layout = Layout.of(inventory)
-        return cls(replace(layout, service=f"{layout.service}-bench"), inventory.serve.port + 1)
-
-    @property
-    def folder(self) -> str:
-        return f"/run/{self.layout.service}-work"
-
-    @property
-    def config(self) -> str:
-        return f"{self.folder}/arm.yaml"
-
-    @property
-    def environment(self) -> str:
-        return f"{self.folder}/arm.env"
-
-    @property
-    def client_environment(self) -> str:
-        """The client's EnvironmentFile: root only, it may hold the API key."""
-        return f"{self.folder}/client.env"
-
-    @property
-    def prompts(self) -> str:
-        return f"{self.folder}/prompts.jsonl"
-
-    @property
-    def result(self) -> str:
-        return f"{self.folder}/result/bench.json"
-
-    @property
-    def client_unit(self) -> str:
-        return f"{self.layout.service}-client.service"
-
-    @property
-    def unit_file(self) -> str:
-        return f"/run/systemd/system/{self.layout.unit}"
-
-
-@dataclass(frozen=True)
 class Arm:
-    """One way to decode, ready to run: the files of its unit, the client's environment, and a digest of all that
-    decides its numbers.
+    """One way to decode, ready to run: the files of its unit and the client's environment. `proof` is what its gate
+    asks for.
     """
 
-    decoding: Decoding
+    line: ArmLine
+    proof: Decoding
     files: Files
     client: Secret
-    digest: str
 
     @property
     def name(self) -> str:
-        return self.decoding.kind
+        return self.line.name
+
+
+def usual(inventory: Inventory, *, mtp: bool = False) -> tuple[str, ...]:
+    """Plain decoding, the target's own head if it has one, the DFlash chain, and the tree unless it is switched off."""
+    return (AR, *(["mtp"] if mtp else []), "chain", *(["tree"] if inventory.tree.enabled else []))
 
 
 def arms(
     inventory: Inventory,
     bench: Bench,
     engine: Engine,
-    prompts: str,
+    names: Sequence[str],
     *,
     nodes: tuple[str, ...],
     secrets: Mapping[str, Secret],
 ) -> tuple[Arm, ...]:
-    """Autoregressive, the DFlash chain, and the tree unless the inventory switches it off."""
-    kinds = [decoding.autoregressive(), decoding.chain(inventory)]
-    if inventory.tree.enabled:
-        kinds.append(decoding.tree(inventory))
+    """The arms by name: ar, mtp[:K], chain[:K], tree[:B]; without a number the inventory's own. Each once."""
+    made = (_arm(inventory, bench, engine, name, nodes, secrets) for name in names)
+    return tuple({arm.name: arm for arm in made}.values())
+
+
+def _arm(
+    inventory: Inventory,
+    bench: Bench,
+    engine: Engine,
+    name: str,
+    nodes: tuple[str, ...],
+    secrets: Mapping[str, Secret],
+) -> Arm:
+    line, how = _named(inventory, name)
     place = Place(bench.layout.service, Layout.of(inventory).service, bench.config, bench.environment, bench.port)
+    mtp = line.name.startswith("mtp")
+    drawn = replace(engine, decoding=decoding.autoregressive() if mtp else how)
+    files = render(inventory, place, drawn, nodes, secrets)
+    if mtp:
+        # A baseline of the bench alone: no service of this program decodes so.
+        speculative = {"method": "mtp", "num_speculative_tokens": line.tokens}
+        files = replace(files, config=files.config + as_yaml({"speculative-config": speculative}))
     key = {"OPENAI_API_KEY": secrets["VLLM_API_KEY"]} if "VLLM_API_KEY" in secrets else {}
-    client = environment_file({}, key)
-    made = []
-    for how in kinds:
-        files = render(inventory, place, replace(engine, decoding=how), nodes, secrets)
-        files = replace(files, dropin=files.dropin + _ONCE)
-        made.append(Arm(how, files, client, _digest(inventory, files, prompts)))
-    return tuple(made)
+    return Arm(line, how, replace(files, dropin=files.dropin + _ONCE), environment_file({}, key))
 
 
-def _digest(inventory: Inventory, files: Files, prompts: str) -> str:
-    settings = inventory.bench
-    parts = [files.digest, prompts, settings.num_prompts, settings.output_tokens, settings.concurrency, WARM_UP]
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
+def _named(inventory: Inventory, name: str) -> tuple[ArmLine, Decoding]:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise UsageError(
+            f"{name!r} is no arm", where="--arms", remedy="ar, mtp[:K], chain[:K] or tree[:B], as in ar,chain:7,tree:31"
+        )
+    kind, number = match[2] or AR, int(match[3]) if match[3] else None
+    if kind == AR:
+        how = decoding.autoregressive()
+        return ArmLine(name=AR, title=str(how), tokens=0), how
+    if kind == "mtp":
+        tokens = number or _MTP_TOKENS
+        return ArmLine(name=f"mtp:{tokens}", title=f"MTP head, K={tokens}", tokens=tokens), Decoding("chain", tokens)
+    how = _chain(inventory, number) if kind == "chain" else _tree(inventory, number)
+    return ArmLine(name=f"{kind}:{how.tokens}", title=str(how), tokens=how.tokens), how
 
 
-def client_command(inventory: Inventory, bench: Bench, vllm: str, target: str, softer: tuple[str, ...] = ()) -> str:
-    """`vllm bench serve` as the service's account, without network beyond loopback; its defaults would mislead."""
-    settings, folder, interpret = inventory.bench, bench.folder, inventory.serve.environment.get("TRITON_INTERPRET")
-    sandbox = [
-        f"EnvironmentFile={bench.client_environment}",
-        *(f"User={inventory.user}", f"WorkingDirectory={folder}", f"ReadWritePaths={folder}/result"),
-        *(
-            "ProtectSystem=strict",
-            "PrivateTmp=yes",
-            "NoNewPrivileges=yes",
-            "IPAddressDeny=any",
-            "IPAddressAllow=localhost",
-        ),
-    ]
-    sandbox = [setting for setting in sandbox if setting.partition("=")[0] not in softer]
-    variables = [f"HOME={folder}/result", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"]
-    variables += [f"TRITON_INTERPRET={interpret}"] if interpret else []
-    outer = [f"-p {quote(word)}" for word in sandbox] + [f"-E {quote(word)}" for word in variables]
-    inner = [
-        "bench serve --backend openai --endpoint /v1/completions",
-        f"--base-url http://127.0.0.1:{bench.port} --model {quote(inventory.serve.served_model_name)}",
-        f"--tokenizer {quote(target)} --dataset-name custom --dataset-path {quote(bench.prompts)}",
-        f"--skip-chat-template --disable-shuffle --num-prompts {settings.num_prompts}",
-        f"--custom-output-len {settings.output_tokens} --max-concurrency {settings.concurrency} --temperature 0",
-        "--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 10,50,90 --ready-check-timeout-sec 0",
-        f"--disable-tqdm --save-result --result-dir {quote(folder)}/result --result-filename bench.json",
-    ]
-    run = f"systemd-run --quiet --wait --collect --pipe --unit={bench.client_unit}"
-    return f"{run} {' '.join(outer)} {quote(vllm)} {' '.join(inner)}"
+def _chain(inventory: Inventory, tokens: int | None) -> Decoding:
+    width = decoding.drafter_width(inventory)
+    if tokens is not None and tokens > width:
+        raise UsageError(f"the drafter predicts {width} tokens, not {tokens}", where="--arms", remedy=f"chain:{width}")
+    return decoding.chain(inventory) if tokens is None else Decoding("chain", tokens)
+
+
+def _tree(inventory: Inventory, budget: int | None) -> Decoding:
+    if budget is not None and budget > 63:
+        raise UsageError(f"a tree has at most 63 nodes, not {budget}", where="--arms", remedy="tree:63")
+    tree = inventory.tree if budget is None else inventory.tree.model_copy(update={"budget": budget})
+    return decoding.tree(inventory.model_copy(update={"tree": tree}))

@@ -2,98 +2,155 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from shlex import quote
 
-from deployer.bench.arms import Arm, Bench, arms
-from deployer.bench.prompts import as_jsonl, texts
-from deployer.bench.result import ArmResult, judge
+from deployer.bench import arms as arm_room
+from deployer.bench.arms import Arm
+from deployer.bench.estimate import estimate
+from deployer.bench.measuring import Measuring, short
+from deployer.bench.model import ArmLine, Cell, Conditions
+from deployer.bench.place import Bench
+from deployer.bench.result import judge
 from deployer.bench.run import Runner
 from deployer.bench.store import Store
+from deployer.bench.sweep import Sweep, loads, sweep_of
 from deployer.errors import PreflightError
-from deployer.facts import confinement, gpu, ports
+from deployer.facts import confinement, gpu, ports, target
 from deployer.facts.gpu import Gpus
 from deployer.install.release import Folder
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
-from deployer.plan.step import Plan, Progress, Step
+from deployer.plan.step import Plan, Step
 from deployer.push.published import drafter_dir, target_dir
 from deployer.serve import account
 from deployer.serve.decoding import autoregressive
 from deployer.serve.preflight import models_are_there
 from deployer.serve.render import Engine, local_secrets
 from deployer.serve.service import Service
-from deployer.serve.switch import wait_for_memory
-from deployer.serve.way_back import WayBack
 from deployer.transport.base import Transport
 
 _HELD_MIB = 1024
-_LONGEST = 6 * 3600.0  # seconds, in which a bench has ended or is lost
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What a bench is made of: its arms, where they run and where their results are kept."""
+    """What a bench is made of: its arms and cells, where they run and where their results are kept."""
 
     runner: Runner
     store: Store
+    sweep: Sweep
     arms: tuple[Arm, ...]
+    cells: tuple[Conditions, ...]
+    gpus: Gpus
+    release: str
+
+    @property
+    def lines(self) -> tuple[ArmLine, ...]:
+        return tuple(arm.line for arm in self.arms)
+
+    def known(self) -> tuple[Cell, ...]:
+        """What was measured of it until now."""
+        return self.store.read(self.cells)
 
 
-def scene(inventory: Inventory, transport: Transport, nodes: tuple[str, ...] = ()) -> Scene:
-    """Reads what is installed. Raises PreflightError when nothing is."""
+def scene(inventory: Inventory, transport: Transport, sweep: Sweep | None = None, *, mtp: bool = False) -> Scene:
+    """Reads what is installed. `mtp` adds the target's own head, if it has one, to the arms that nobody named.
+
+    Raises PreflightError when nothing is installed, UsageError for an arm that cannot be.
+    """
+    sweep = sweep or sweep_of(inventory)
     layout, bench = Layout.of(inventory), Bench.of(inventory)
     release = Service.of(inventory, transport).state().current
     if release is None:
         raise PreflightError("no release is installed", where=transport.name, remedy="ddtree-deploy install first")
-    venv, prompts = Folder(layout.release(release)).venv, texts(inventory)
-    jsonl = as_jsonl(prompts, inventory.bench.num_prompts)
-    target, drafter = target_dir(inventory, transport), drafter_dir(inventory, transport)
-    engine = Engine(venv, target, drafter, autoregressive(), confinement.softer(transport, inventory))
+    venv = Folder(layout.release(release)).venv
+    folders = target_dir(inventory, transport), drafter_dir(inventory, transport)
+    engine = Engine(venv, *folders, autoregressive(), confinement.softer(transport, inventory))
     models_are_there(transport, engine.target, engine.drafter)
-    runner = Runner(inventory, transport, bench, engine, prompts, jsonl)
-    made = arms(inventory, bench, engine, jsonl, nodes=nodes, secrets=local_secrets(inventory))
-    return Scene(runner, Store(transport, layout, release), made)
-
-
-def plan(inventory: Inventory, transport: Transport, *, take_gpu: bool = False) -> Plan:
-    """The arms that were not measured with this very release, configuration and prompts."""
     gpus = gpu.read(transport) if inventory.install.build == "cuda" else Gpus()
-    here = scene(inventory, transport, gpus.nodes)
-    known = here.store.read(here.arms)
-    done = tuple(
-        Step("bench", arm.name, f"measured: {_short(known[arm.name])}") for arm in here.arms if arm.name in known
+    names = sweep.arms or arm_room.usual(inventory, mtp=mtp and _has_head(transport, engine.target))
+    secrets = local_secrets(inventory)
+    made = arm_room.arms(inventory, bench, engine, names, nodes=gpus.nodes, secrets=secrets)
+    store = Store(transport, layout, release, {arm.name: arm for arm in made})
+    template = any(prompts.chat for prompts in sweep.sets) and _has_template(transport, engine.target)
+    cells = sweep.conditions([arm.name for arm in made], template=template)
+    return Scene(Runner(inventory, transport, bench, engine), store, sweep, made, cells, gpus, release)
+
+
+def _has_head(transport: Transport, folder: str) -> bool:
+    found = target.read(transport, folder)
+    return found is not None and found.mtp_layers > 0
+
+
+def _has_template(transport: Transport, folder: str) -> bool:
+    command = (
+        f"cd {quote(folder)} && {{ test -e chat_template.jinja || test -e chat_template.json || "
+        "grep -q chat_template tokenizer_config.json; }"
     )
-    left = here.runner.left_behind()
-    if left:
-        done += (Step("bench", "clear", "an interrupted bench left its engine", lambda _: here.runner.clear()),)
-    missing = tuple(arm for arm in here.arms if arm.name not in known)
+    return transport.run(command, sudo=True, check=False).ok
+
+
+def plan(
+    inventory: Inventory,
+    transport: Transport,
+    *,
+    take_gpu: bool = False,
+    sweep: Sweep | None = None,
+    mtp: bool = False,
+) -> Plan:
+    """The cells that were not measured with this very release, configuration and prompts."""
+    here = scene(inventory, transport, sweep, mtp=mtp)
+    known = here.known()
+    there = {cell.conditions for cell in known}
+    missing = [cell for cell in here.cells if cell not in there]
+    done = tuple(_done(arm.name, known, missing) for arm in here.arms if any(_of(arm.name, known)))
     if not missing:
-        judge(tuple(known.values()))
+        judge(here.lines, known)
         return Plan(inventory.name, done)
-    names = ", ".join(arm.name for arm in missing)
-    ours = left and not Service.of(inventory, transport).state().running  # what holds the GPUs is about to go
-    if (held := _held(gpus)) and not take_gpu and not ours:
-        skipped = Step(
-            "bench", names, f"skipped: {held}; --take-gpu stops the service for the bench and starts it again"
-        )
-        return Plan(inventory.name, (*done, skipped))
+    starts = loads(missing, one_load=here.sweep.one_load)
+    names = ", ".join(dict.fromkeys(load.arm for load in starts))
+    cost = estimate(starts, known, inventory.install.build).text()
+    held = _held(here.gpus)
+    if held and not take_gpu:
+        why = f"skipped: {held}; --take-gpu stops the service for the bench and starts it again. It takes {cost}"
+        return Plan(inventory.name, (*done, Step("bench", names, why)))
+    if held:
+        _held_by_the_service(here, transport, held)
     _port_is_free(here, transport)
-    action = _Measuring(here, missing, known, stops_service=bool(held))
-    cost = f"not measured with this release and configuration; {len(missing)} loads of the model"
-    return Plan(
-        inventory.name,
-        (account.step(Layout.of(inventory), transport), *done, Step("bench", names, cost, action)),
+    action = Measuring(
+        here.runner, here.store, here.sweep, starts, known, stops_service=bool(held), ended=partial(judge, here.lines)
     )
+    step = Step("bench", names, f"not measured with this release and configuration: {cost}", action)
+    return Plan(inventory.name, (account.step(Layout.of(inventory), transport), *done, step))
 
 
-def _short(result: ArmResult) -> str:
-    return f"acceptance length {result.acceptance_length:.2f}, TPOT {result.tpot.median:.1f} ms"
+def _of(arm: str, cells: Iterable[Cell]) -> Iterator[Cell]:
+    return (cell for cell in cells if cell.conditions.arm == arm)
+
+
+def _done(arm: str, known: Sequence[Cell], missing: Sequence[Conditions]) -> Step:
+    cells, left = list(_of(arm, known)), sum(cell.arm == arm for cell in missing)
+    share = f" {len(cells)} of {len(cells) + left}" if left else ""
+    return Step("bench", arm, f"measured{share}: {short(cells[0])}")
 
 
 def _held(gpus: Gpus) -> str | None:
     busy = [str(card.index) for card in gpus.cards if card.memory_total - card.memory_free > _HELD_MIB]
     return f"GPU {', '.join(busy)} is in use" if busy else None
+
+
+def _held_by_the_service(here: Scene, transport: Transport, held: str) -> None:
+    """The bench stops the service alone: what somebody else runs on the GPUs is theirs."""
+    unit = here.store.layout.unit
+    others = [holder for holder in here.gpus.holders if holder.unit not in (None, unit)]
+    if others or not Service.of(here.runner.inventory, transport).state().running:
+        by = f" by {', '.join(map(str, others))}" if others else f", and not by {unit}, which is stopped"
+        raise PreflightError(
+            f"{held}{by}", where=transport.name, remedy=f"stop that first: --take-gpu stops nothing but {unit}"
+        )
 
 
 def _port_is_free(here: Scene, transport: Transport) -> None:
@@ -103,46 +160,3 @@ def _port_is_free(here: Scene, transport: Transport) -> None:
         raise PreflightError(
             f"port {port}, which the bench uses, is taken by {holder}", where=transport.name, remedy="stop it"
         )
-
-
-def _starting_again(service: Service, runner: Runner) -> str:
-    """What the host runs when the bench has ended, or whoever ran it is gone."""
-    start = f"systemctl start --no-block {quote(service.layout.unit)}\n"
-    return f"#!/bin/sh\n{runner.clearing}\n{start}"
-
-
-@dataclass(frozen=True)
-class _Measuring:
-    """The step's action: one arm after the other, each kept as soon as it is measured."""
-
-    here: Scene
-    missing: tuple[Arm, ...]
-    known: dict[str, ArmResult]
-    stops_service: bool
-
-    def __call__(self, progress: Progress) -> None:
-        runner = self.here.runner
-        service = Service.of(runner.inventory, runner.transport)
-        running = self.stops_service and service.state().running
-        way = WayBack(runner.transport, service.layout, _LONGEST)
-        if running:
-            progress.say("stopping the service for the time of the bench")
-            way.keep(_starting_again(service, runner))
-            service.stop()
-        try:
-            results = {**self.known, **{arm.name: self._measure(arm, service, progress) for arm in self.missing}}
-        finally:
-            if running:
-                progress.say("starting the service again")
-                way.take()
-                way.end()
-        judge(tuple(results.values()))
-
-    def _measure(self, arm: Arm, service: Service, progress: Progress) -> ArmResult:
-        progress.say(f"arm {arm.decoding}")
-        if self.stops_service:
-            wait_for_memory(service, progress)
-        result = self.here.runner.run(arm, progress)
-        self.here.store.write(arm, result)
-        progress.say(_short(result))
-        return result

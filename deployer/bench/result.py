@@ -1,27 +1,20 @@
-"""What an arm measured, and the table of all arms."""
+"""An arm in one line: what `up` and `bench` show first and `--json` carries; and the judgement of the tree."""
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
 
-from rich.console import Console
-from rich.table import Table
-
+from deployer.bench.model import ArmLine, Cell, Measurement
 from deployer.errors import DeployError, Exit
-from deployer.serve import metrics
-from deployer.serve.metrics import Counters
 
 # Below the chain by more than this is no noise: at T=0 a tree accepts at least what its spine does, step by step.
 _TOLERANCE = 0.02
-CPU_REMARK = "Measured with Triton's interpreter on a CPU: acceptance is real, times say nothing about a GPU's speed."
 
 
 class BenchRegression(DeployError):
-    """The tree accepts less than the chain it contains."""
+    """Slower, or accepting less, than it should be."""
 
     exit_code = Exit.BENCH_REGRESSION
 
@@ -51,45 +44,62 @@ class ArmResult:
     trees: int
     off_spine: int
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self)) + "\n"
 
-    @classmethod
-    def from_json(cls, text: str) -> ArmResult:
-        data: dict[str, Any] = json.loads(text)
-        return cls(**{**data, "tpot": Tpot(**data["tpot"]), "by_position": tuple(data["by_position"])})
+def summed_up(arms: Iterable[ArmLine], cells: Sequence[Cell]) -> list[ArmResult]:
+    """Each measured arm at the sweep's first prompts, temperature and concurrency, over its rounds."""
+    if not cells:
+        return []
+    first = min(cells, key=lambda cell: cell.conditions.round).conditions
+    alike = ("prompts", "temperature", "concurrency")
+    rounds: dict[str, list[Measurement]] = {}
+    for cell in cells:
+        if all(getattr(cell.conditions, name) == getattr(first, name) for name in alike):
+            rounds.setdefault(cell.conditions.arm, []).append(cell.measured)
+    return [_sum(arm, rounds[arm.name]) for arm in arms if arm.name in rounds]
 
 
-def measured(name: str, title: str, tokens: int, client: Mapping[str, Any], counted: Counters) -> ArmResult:
-    """Joins the client's times with the counters' difference. Raises DeployError when requests failed."""
-    failed, completed = int(client.get("failed", 0)), int(client["completed"])
-    if failed or not completed:
-        raise DeployError(
-            f"{failed} of {failed + completed} requests of the {title} arm failed",
-            where=f"bench, {name}",
-            remedy="the arm's last lines are above; run the bench again",
-        )
+def _sum(arm: ArmLine, rounds: Sequence[Measurement]) -> ArmResult:
+    drafts = sum(one.drafts for one in rounds)
+    depths = max(len(one.accepted_by_depth) for one in rounds)
+    reached = [sum(_at(one, depth) * one.drafts for one in rounds) for depth in range(depths)]
+    accepted = sum((one.acceptance_length - 1) * one.drafts for one in rounds)
+    kind = arm.name.partition(":")[0]
     return ArmResult(
-        name=name,
-        title=title,
-        tokens=tokens,
-        requests=completed,
-        output_tokens=int(client["total_output_tokens"]),
-        tpot=Tpot(float(client["median_tpot_ms"]), float(client["p10_tpot_ms"]), float(client["p90_tpot_ms"])),
-        acceptance_length=counted.acceptance_length or 1.0,
-        by_position=counted.acceptance_by_position,
-        drafts=int(counted[metrics.DRAFTS]),
-        trees=int(counted[metrics.TREES]),
-        off_spine=int(counted[metrics.OFF_SPINE]),
+        name="autoregressive" if kind == "ar" else kind,
+        title=arm.title,
+        tokens=arm.tokens,
+        requests=sum(one.requests for one in rounds),
+        output_tokens=sum(one.output_tokens for one in rounds),
+        tpot=Tpot(
+            median(one.tpot.p50 for one in rounds),
+            median(one.tpot.p10 for one in rounds),
+            median(one.tpot.p90 for one in rounds),
+        ),
+        acceptance_length=1 + accepted / drafts if drafts else 1.0,
+        by_position=tuple(count / drafts for count in reached) if drafts else (),
+        drafts=drafts,
+        trees=sum(one.trees for one in rounds),
+        off_spine=sum(one.accepted_off_spine for one in rounds),
     )
 
 
-def judge(results: Sequence[ArmResult]) -> None:
-    """Raises BenchRegression when the tree, with room for the whole chain, accepts less than the chain."""
-    arms = {result.name: result for result in results}
-    tree, chain = arms.get("tree"), arms.get("chain")
-    if tree is None or chain is None or tree.tokens < chain.tokens:
-        return
+def _at(one: Measurement, depth: int) -> float:
+    return one.accepted_by_depth[depth] if depth < len(one.accepted_by_depth) else 0.0
+
+
+def judge(arms: Iterable[ArmLine], cells: Iterable[Cell]) -> None:
+    """Raises BenchRegression when a tree, with room for a whole chain, accepts less than that chain; greedy cells only.
+
+    At a temperature above 0 the arms say different texts, and a difference may be theirs.
+    """
+    results = summed_up(arms, [cell for cell in cells if cell.conditions.temperature == "0"])
+    for tree in results:
+        for chain in results:
+            if tree.name == "tree" and chain.name == "chain" and tree.tokens >= chain.tokens:
+                _judge(tree, chain)
+
+
+def _judge(tree: ArmResult, chain: ArmResult) -> None:
     if not tree.trees:
         raise BenchRegression(
             "the tree arm verified no tree", where="bench, tree", remedy="do not serve it; see the arm's journal"
@@ -100,40 +110,3 @@ def judge(results: Sequence[ArmResult]) -> None:
             where="bench, tree",
             remedy="something is wrong with the tree on this pair: serve with [tree] enabled = false",
         )
-
-
-def table(results: Sequence[ArmResult], remark: str | None, width: int = 118) -> str:
-    """The arms as text."""
-    grid = Table(title="bench", title_justify="left")
-    for heading in (
-        "arm",
-        "acceptance length",
-        "by position",
-        "TPOT ms (p10 to p90)",
-        "speed-up",
-        "trees",
-        "off spine",
-    ):
-        grid.add_column(heading, justify="left" if heading in ("arm", "by position") else "right")
-    base = next((result.tpot.median for result in results if result.name == "autoregressive"), None)
-    for result in results:
-        grid.add_row(*_cells(result, base))
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=False)
-    console.print(grid)
-    if remark:
-        console.print(remark)
-    return out.getvalue()
-
-
-def _cells(result: ArmResult, base: float | None) -> tuple[str, ...]:
-    plain = result.name == "autoregressive"
-    return (
-        result.title,
-        "1" if plain else f"{result.acceptance_length:.2f}",
-        "-" if plain else " ".join(f"{share:.2f}".removeprefix("0") for share in result.by_position[:15]),
-        f"{result.tpot.median:.1f} ({result.tpot.p10:.1f} to {result.tpot.p90:.1f})",
-        f"{base / result.tpot.median:.2f}x" if base and result.tpot.median else "-",
-        str(result.trees) if result.trees else "-",
-        str(result.off_spine) if result.trees else "-",
-    )

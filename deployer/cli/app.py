@@ -34,7 +34,6 @@ for function in (
     doctor.doctor,
     push.push,
     install_verb.install,
-    bench.bench,
     serve.serve,
     up.up,
     look.status,
@@ -50,6 +49,7 @@ for function in (
     verb.add(app, function)
 verb.add(app, look.tunnel, several=False)
 verb.add(app, init_verb.init, several=False)
+app.add_typer(bench.app, name="bench")
 app.add_typer(inventory.app, name="inventory")
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from deployer import __version__
+from deployer.bench.model import BenchFile
 from deployer.bench.result import ArmResult
 from deployer.errors import DeployError, Exit
 from deployer.plan.audit import Entry
@@ -89,6 +90,7 @@ class Document(Result):
     values: dict[str, str] | None = Field(default=None, description="labels and values, as people are shown them")
     lines: list[str] | None = Field(default=None, description="what was said: a log, proofs, a running step's lines")
     bench: list[ArmResult] | None = None
+    sweep: BenchFile | None = Field(default=None, description="all that a bench measured: docs/bench.md")
     locked_by: Holder | None = None
     history: list[Entry] | None = Field(default=None, description="the host's audit log, oldest first")
     inventory: dict[str, Any] | None = Field(default=None, description="the inventory file with all defaults")

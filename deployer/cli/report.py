@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from deployer.bench.model import BenchFile
 from deployer.bench.result import ArmResult
 from deployer.cli.document import (
     Document,
@@ -37,6 +38,7 @@ class Report:
     values: dict[str, str] | None = None
     lines: list[str] | None = None
     bench: list[ArmResult] | None = None
+    sweep: BenchFile | None = None
     locked_by: Holder | None = None
     history: list[Entry] | None = None
     inventory: dict[str, Any] | None = None
@@ -88,6 +90,7 @@ class Report:
             values=self.values,
             lines=self.lines,
             bench=self.bench,
+            sweep=self.sweep,
             locked_by=self.locked_by,
             history=self.history,
             inventory=self.inventory,

@@ -46,10 +46,21 @@ Group = Annotated[
 Parallel = Annotated[int, typer.Option("--parallel", min=1, help="how many of several hosts at the same time")]
 
 
-def add(app: typer.Typer, verb: Verb, *, name: str | None = None, prefix: str = "", several: bool = True) -> None:
-    """Registers a verb. `several` says that it may be asked of more than one host; it then gets HOST, --on, --group."""
+def add(
+    app: typer.Typer,
+    verb: Verb,
+    *,
+    name: str | None = None,
+    prefix: str = "",
+    title: str = "",
+    several: bool = True,
+) -> None:
+    """Registers a verb. `several` says that it may be asked of more than one host; it then gets HOST, --on, --group.
+
+    `title` is what it is called where the name on the command line is not.
+    """
     word = name or verb.__name__
-    title = f"{prefix} {word}".strip()
+    title = title or f"{prefix} {word}".strip()
     hints = get_type_hints(verb, include_extras=True)
     own = [p.replace(annotation=hints[p.name]) for p in inspect.signature(verb).parameters.values()]
     several = several and any(p.name == "host" for p in own)

@@ -10,17 +10,19 @@ from typing import Any
 
 from deployer.transport.base import Transport
 
+_MTP = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 COMMAND = "cat {PATH}/config.json 2>/dev/null; true"
 
 
 @dataclass(frozen=True)
 class Target:
-    """None where config.json does not say."""
+    """None where config.json does not say. `mtp_layers` are those of a multi-token-prediction head; 0 without one."""
 
     model_type: str | None
     layers: int | None
     hidden: int | None
     vocabulary: int | None
+    mtp_layers: int = 0
 
 
 def command(path: str) -> str:
@@ -39,6 +41,7 @@ def parse(text: str) -> Target | None:
         layers=numbers.get("num_hidden_layers"),
         hidden=numbers.get("hidden_size"),
         vocabulary=numbers.get("vocab_size"),
+        mtp_layers=next((int(numbers[key]) for key in _MTP if numbers.get(key)), 0),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from deployer.inventory.paths import HostPath, Identifier, LaptopPath, ProfileReference, SshWord
 from deployer.inventory.secret import SecretSource
@@ -124,13 +124,30 @@ class Serve(Section):
         return self
 
 
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, int) else value
+
+
 class Bench(Section):
     """What `bench` runs on the host: its arms, its prompts."""
 
     prompts: LaptopPath | None = Field(default=None, description='JSONL with {"prompt": ...} lines, on the laptop')
     num_prompts: int = Field(default=16, ge=1)
     output_tokens: int = Field(default=64, ge=1)
-    concurrency: int = Field(default=1, ge=1)
+    arms: tuple[str, ...] = Field(
+        default=(), description="ar, mtp[:K], chain[:K], tree[:B]; if left out: ar, chain and tree"
+    )
+    sets: tuple[str, ...] = Field(
+        default=(),
+        description="mixed, code, maths, chat, extraction, long, a .jsonl file, or vllm:NAME; `prompts` if left out",
+    )
+    concurrency: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_as_list)] = Field(
+        default=(1,), min_length=1, description="requests at a time: a number or a list of them"
+    )
+    temperature: tuple[str, ...] = Field(
+        default=("0",), min_length=1, description='numbers, or "own": the model\'s own sampling defaults'
+    )
+    rounds: int = Field(default=1, ge=1, description="how often everything is measured; from 3 on noise can be judged")
     chain_tokens: int | None = Field(
         default=None, description="K of the DFlash chain arm; the drafter's width if left out"
     )

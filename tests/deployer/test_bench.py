@@ -1,66 +1,87 @@
-"""The bench: which arms, measured once, reported with what the numbers do not say."""
+"""The bench's arms, prompts and numbers: which, with what, reported with what they do not say."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
+import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeTransport
+from bench_host import LINES, cell, conditions, inventory, results
+from material import REPOSITORY
 
-from deployer.bench.arms import Arm, Bench, arms, client_command
-from deployer.bench.prompts import DEFAULT, as_jsonl, texts
-from deployer.bench.result import CPU_REMARK, ArmResult, BenchRegression, Tpot, judge, measured, table
-from deployer.bench.run import Runner
+from deployer.bench.arms import Arm, arms, usual
+from deployer.bench.client import client_command, watch_command
+from deployer.bench.measured import cards, measured
+from deployer.bench.place import Bench
+from deployer.bench.prompts import BUNDLED, MIXED, PromptSet, named, texts
+from deployer.bench.result import BenchRegression, judge, summed_up
+from deployer.bench.table import CPU_REMARK, table
 from deployer.errors import DeployError, UsageError
-from deployer.inventory.load import load
 from deployer.inventory.model import Inventory
 from deployer.inventory.secret import Secret
-from deployer.plan.apply import Silent
 from deployer.serve import metrics
 from deployer.serve.decoding import autoregressive
 from deployer.serve.options import from_yaml
 from deployer.serve.render import Engine
-from deployer.transport.base import Result
 
 ENGINE = Engine("/opt/ddtree/releases/r1/venv", "/models/target", "/models/drafter", autoregressive())
+PROMPTS = PromptSet("p", ("one", "two"))
 
 
-def inventory(**changes: dict[str, Any]) -> Inventory:
-    data = load("staging").model_dump()
-    for section, values in {"tree": {"enabled": True, "budget": 15}, **changes}.items():
-        data[section] = {**data[section], **values}
-    return Inventory.model_validate(data)
+def made(subject: Inventory, *names: str) -> tuple[Arm, ...]:
+    return arms(subject, Bench.of(subject), ENGINE, names or usual(subject), nodes=(), secrets={})
 
 
-def made(subject: Inventory, prompts: str = "p") -> tuple[Arm, ...]:
-    return arms(subject, Bench.of(subject), ENGINE, prompts, nodes=(), secrets={})
-
-
-def test_three_arms_differ_in_how_they_decode_and_in_nothing_else() -> None:
-    plain, chain, tree = (from_yaml(arm.files.config) for arm in made(inventory()))
+def test_arms_differ_in_how_they_decode_and_in_nothing_else() -> None:
+    plain, mtp, chain, tree = (from_yaml(arm.files.config) for arm in made(inventory(), "ar", "mtp", "chain", "tree"))
     assert "speculative-config" not in plain
+    assert mtp["speculative-config"] == {"method": "mtp", "num_speculative_tokens": 2}
     assert chain["speculative-config"]["num_speculative_tokens"] == 7
     assert tree["speculative-config"]["num_speculative_tokens"] == 15
     own = {"speculative-config", "worker-cls", "additional-config", "attention-backend"}
-    assert [{key: value for key, value in arm.items() if key not in own} for arm in (chain, tree)] == [plain, plain]
+    assert [{k: v for k, v in arm.items() if k not in own} for arm in (mtp, chain, tree)] == [plain] * 3
 
 
-def test_a_tree_switched_off_is_not_measured_and_the_chains_length_can_be_chosen() -> None:
-    found = made(inventory(tree={"enabled": False}, bench={"chain_tokens": 3}))
-    assert [str(arm.decoding) for arm in found] == ["autoregressive", "DFlash chain, K=3"]
+def test_a_tree_switched_off_is_not_measured_unless_it_is_asked_for_and_a_head_only_where_there_is_one() -> None:
+    without = inventory(tree={"enabled": False}, bench={"chain_tokens": 3})
+    assert [arm.name for arm in made(without)] == ["ar", "chain:3"]
+    assert [arm.name for arm in made(without, "tree:31", "chain")] == ["tree:31", "chain:3"]
+    assert usual(inventory(), mtp=True) == ("ar", "mtp", "chain", "tree")
+
+
+def test_arms_are_named_with_their_numbers_and_the_same_twice_is_once() -> None:
+    found = made(inventory(), "chain:3", "chain:7", "chain", "tree:15", "tree:63", "mtp:1")
+    assert [arm.name for arm in found] == ["chain:3", "chain:7", "tree:15", "tree:63", "mtp:1"]
+    assert [arm.line.tokens for arm in found] == [3, 7, 15, 63, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("eagle", "is no arm"),
+        ("ar:3", "is no arm"),
+        ("tree:0", "is no arm"),
+        ("chain:8", "predicts 7 tokens"),
+        ("tree:64", "at most 63"),
+        ("tree:5", "below the drafter's width 7"),
+    ],
+)
+def test_an_arm_that_cannot_be_is_named_before_anything_is_loaded(name: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        made(inventory(), name)
 
 
 def test_on_a_host_that_makes_no_namespaces_arms_and_client_do_without_them_too() -> None:
     subject, softer = inventory(), ("ProtectSystem", "PrivateTmp")
-    for arm in arms(subject, Bench.of(subject), replace(ENGINE, softer=softer), "p", nodes=(), secrets={}):
+    for arm in arms(subject, Bench.of(subject), replace(ENGINE, softer=softer), ["ar", "tree"], nodes=(), secrets={}):
         assert "\nProtectSystem=no\nPrivateTmp=no\n" in arm.files.dropin
-    command = client_command(subject, Bench.of(subject), "vllm", "/models/target", softer)
+    cell = conditions()
+    command = client_command(subject, Bench.of(subject), "vllm", "/models/target", cell, PROMPTS, "cell.json", softer)
     assert "ProtectSystem" not in command
     assert "PrivateTmp" not in command
     assert "NoNewPrivileges=yes" in command
@@ -78,49 +99,77 @@ def test_an_arm_runs_beside_the_service_under_the_same_account_and_does_not_come
     assert from_yaml(arm.files.config)["port"] == bench.port
 
 
-def digests(subject: Inventory, prompts: str = "p") -> dict[str, str]:
-    return {arm.name: arm.digest for arm in made(subject, prompts)}
+def words(subject: Inventory, prompts: PromptSet = PROMPTS, **under: Any) -> list[str]:
+    bench, under = (
+        Bench.of(subject),
+        {"concurrency": 2, "requests": 4, "output_tokens": 32, "chat_template": False, **under},
+    )
+    command = client_command(
+        subject, bench, f"{ENGINE.venv}/bin/vllm", ENGINE.target, conditions(**under), prompts, "cell.json"
+    )
+    return shlex.split(command)
 
 
-def test_only_what_changes_an_arms_numbers_makes_it_measured_again() -> None:
-    before = digests(inventory())
-    assert digests(inventory()) == before
-    other = digests(inventory(tree={"enabled": True, "budget": 31}))
-    assert {name for name in before if before[name] != other[name]} == {"tree"}
-    assert set(digests(inventory(), "q").values()).isdisjoint(before.values())
-    assert set(digests(inventory(bench={"concurrency": 4})).values()).isdisjoint(before.values())
-
-
-def test_the_client_asks_greedily_over_loopback_without_a_shell_of_its_own() -> None:
-    subject = inventory(bench={"num_prompts": 4, "output_tokens": 32, "concurrency": 2})
-    words = shlex.split(client_command(subject, Bench.of(subject), f"{ENGINE.venv}/bin/vllm", ENGINE.target))
-    assert words[0] == "systemd-run"
-    options = dict(pairwise(words))
+def test_the_client_asks_over_loopback_without_a_shell_and_with_every_misleading_default_set() -> None:
+    found = words(inventory())
+    assert found[0] == "systemd-run"
+    options = dict(pairwise(found))
     assert options["--temperature"] == "0"
     assert options["--num-prompts"] == "4"
     assert options["--custom-output-len"] == "32"
     assert options["--max-concurrency"] == "2"
+    assert options["--metric-percentiles"] == "10,50,90,99"
+    assert options["--percentile-metrics"] == "ttft,tpot,e2el", "no ITL: a step's tokens come in one chunk"
+    assert options["--seed"] == "1"
     assert options["--base-url"] == "http://127.0.0.1:8001"
-    assert {"User=ddtree", "NoNewPrivileges=yes", "IPAddressDeny=any"} <= set(words)
+    assert {"User=ddtree", "NoNewPrivileges=yes", "IPAddressDeny=any"} <= set(found)
+    assert {"--disable-shuffle", "--skip-chat-template", "--save-detailed"} <= set(found)
+    assert "--skip-chat-template" not in words(inventory(), chat_template=True)
+
+
+def test_the_models_own_sampling_is_the_servers_to_choose_and_sampling_is_seeded() -> None:
+    own, warm = words(inventory(), temperature="own", seed=7), words(inventory(), temperature="0.7", seed=7)
+    assert "--temperature" not in own
+    assert dict(pairwise(warm))["--temperature"] == "0.7"
+    assert [json.loads(dict(pairwise(found))["--extra-body"]) for found in (own, warm)] == [{"seed": 7}] * 2
+    assert "--extra-body" not in words(inventory())
+
+
+def test_a_data_set_of_vllms_own_is_passed_through_with_its_options() -> None:
+    prompts = named("vllm:random,random-input-len=64", inventory())
+    found = dict(pairwise(words(inventory(), prompts)))
+    assert (found["--dataset-name"], found["--random-input-len"], found["--output-len"]) == ("random", "64", "32")
+    assert "--dataset-path" not in found
+    for wrong in ("vllm:", "vllm:random,seed=3", "vllm:random,input-len"):
+        with pytest.raises(UsageError, match="no data set"):
+            named(wrong, inventory())
 
 
 def test_a_service_with_an_api_key_is_asked_with_it_and_no_command_line_has_it() -> None:
     """The engine guards its API with VLLM_API_KEY; the client reads the same key by another name, from a file."""
     subject = inventory()
-    keyed = arms(subject, Bench.of(subject), ENGINE, "p", nodes=(), secrets={"VLLM_API_KEY": Secret("s3cret")})
+    secret = {"VLLM_API_KEY": Secret("s3cret")}
+    keyed = arms(subject, Bench.of(subject), ENGINE, ["ar", "mtp"], nodes=(), secrets=secret)
     assert {arm.client.reveal() for arm in keyed} == {'OPENAI_API_KEY="s3cret"\n'}
     assert {arm.client.reveal() for arm in made(subject)} == {""}
-    words = shlex.split(client_command(subject, Bench.of(subject), f"{ENGINE.venv}/bin/vllm", ENGINE.target))
-    assert f"EnvironmentFile={Bench.of(subject).client_environment}" in words
+    assert f"EnvironmentFile={Bench.of(subject).client_environment}" in words(subject)
+
+
+def test_the_gpus_are_watched_by_a_unit_that_ends_by_itself() -> None:
+    command = watch_command(Bench.of(inventory()))
+    assert "command -v nvidia-smi >/dev/null || exit 0" in command
+    assert "RuntimeMaxSec=3600" in command
 
 
 def test_prompts_come_from_the_inventorys_file_and_are_repeated_in_order(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
+    path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "one"}\n\n{"prompt": "two", "output_tokens": 3}\n')
-    found = texts(inventory(bench={"prompts": path}))
-    assert found == ("one", "two")
-    assert [json.loads(line)["prompt"] for line in as_jsonl(found, 3).splitlines()] == ["one", "two", "one"]
-    assert texts(inventory(bench={"prompts": None})) == DEFAULT
+    found = named("", inventory(bench={"prompts": path}))
+    assert (found.name, found.prompts, found.chat) == ("mine", ("one", "two"), False)
+    assert [json.loads(line)["prompt"] for line in found.jsonl(3).splitlines()] == ["one", "two", "one"]
+    assert named(str(path), inventory()) == found
+    assert texts(inventory(bench={"prompts": None})) == MIXED
+    assert found.digest(4) == PROMPTS.digest(4) != found.digest(3)
 
 
 @pytest.mark.parametrize("line", ["no json", '{"text": "x"}', '{"prompt": 3}', '{"prompt": ""}', "[]"])
@@ -131,70 +180,128 @@ def test_a_line_that_is_no_prompt_is_named(line: str, tmp_path: Path) -> None:
         texts(inventory(bench={"prompts": path}))
 
 
-CLIENT = {
-    "completed": 4,
+def test_a_set_that_does_not_exist_is_an_error_that_lists_those_that_do() -> None:
+    with pytest.raises(UsageError, match="no prompt set 'poetry'") as caught:
+        named("poetry", inventory())
+    assert all(name in caught.value.remedy for name in BUNDLED)
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_a_bundled_set_has_forty_prompts_of_its_own_kind(name: str) -> None:
+    found = named(name, inventory())
+    assert len(set(found.prompts)) == len(found.prompts) == 40
+    assert found.chat
+    words = [len(prompt.split()) for prompt in found.prompts]
+    assert min(words) > 3500 if name == "long" else max(words) < 150
+    assert len({len(prompt) for prompt in found.prompts}) > 20, "of many lengths"
+
+
+def test_a_long_prompt_names_documents_that_are_in_it_and_no_two_begin_alike_by_chance() -> None:
+    prompts = named("long", inventory()).prompts
+    for prompt in prompts:
+        listed = [line.removeprefix("- ") for line in prompt.splitlines() if line.startswith("- ")]
+        assert len(listed) >= 3
+        assert all(f'<document title="{title}">' in prompt for title in listed)
+        assert prompt.count("<document ") == 10
+    assert len({prompt[:200] for prompt in prompts}) == 10
+
+
+def test_the_sets_are_installed_with_the_program() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+    room = REPOSITORY / "deployer/bench"
+    packed = {path for pattern in project["package-data"]["deployer.bench"] for path in room.glob(pattern)}
+    assert packed == {path for path in room.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+
+
+CLIENT: dict[str, Any] = {
+    "completed": 2,
     "failed": 0,
+    "duration": 3.0,
+    "total_input_tokens": 40,
     "total_output_tokens": 128,
-    "median_tpot_ms": 5.0,
-    "p10_tpot_ms": 4.0,
-    "p90_tpot_ms": 7.5,
+    "output_throughput": 42.7,
+    "generated_texts": ["x", "y"],
+    **{f"p{rank}_{name}_ms": rank / 10 for rank in (10, 50, 90, 99) for name in ("ttft", "tpot", "e2el")},
 }
-COUNTED = metrics.parse(f"{metrics.DRAFTS} 10\n{metrics.ACCEPTED} 45\n{metrics.TREES} 10\n{metrics.OFF_SPINE} 6\n")
+COUNTED = metrics.parse(
+    f"{metrics.DRAFTS} 10\n{metrics.ACCEPTED} 45\n{metrics.TREES} 10\n{metrics.NODES} 150\n{metrics.OFF_SPINE} 9\n"
+    + "".join(f'{metrics.PER_DEPTH}{{depth="{depth}"}} {10 - depth}\n' for depth in (1, 2))
+)
 
 
 def test_acceptance_is_from_the_counters_and_time_from_the_client() -> None:
-    result = measured("tree", "tree, budget 15", 15, CLIENT, COUNTED)
-    assert result.acceptance_length == 5.5
-    assert (result.trees, result.off_spine) == (10, 6)
-    assert result.tpot == Tpot(5.0, 4.0, 7.5)
+    seen = measured(conditions(), CLIENT, COUNTED, (), 61.04)
+    assert seen.acceptance_length == 5.5
+    assert (seen.trees, seen.nodes, seen.accepted_off_spine) == (10, 150, 9)
+    assert seen.off_spine_share == pytest.approx(0.2)
+    assert seen.accepted_by_depth == (0.9, 0.8)
+    assert (seen.tpot.p10, seen.tpot.p50, seen.tpot.p99) == (1.0, 5.0, 9.9)
+    assert seen.step_ms == pytest.approx(27.5)
+    assert seen.load_seconds == 61.0
+    assert len(set(seen.outputs)) == 2
 
 
-def test_requests_that_failed_are_no_measurement() -> None:
-    with pytest.raises(DeployError, match="1 of 5 requests of the chain arm failed"):
-        measured("chain", "chain", 7, {**CLIENT, "failed": 1}, COUNTED)
+def test_what_was_sampled_is_not_kept_for_comparison() -> None:
+    assert measured(conditions(temperature="0.7"), CLIENT, COUNTED, (), 1.0).outputs == ()
 
 
-PLAIN = ArmResult("autoregressive", "autoregressive", 0, 4, 128, Tpot(20.0, 19.0, 21.0), 1.0, (), 0, 0, 0)
-CHAIN = ArmResult("chain", "DFlash chain, K=7", 7, 4, 128, Tpot(8.0, 7.0, 9.0), 5.0, (0.9, 0.8), 30, 0, 0)
-TREE = ArmResult("tree", "tree, budget 15", 15, 4, 128, Tpot(10.0, 9.0, 12.0), 5.5, (0.95, 0.9), 28, 28, 6)
+def test_requests_that_failed_are_no_measurement_and_the_first_ones_error_is_shown() -> None:
+    client = {**CLIENT, "failed": 1, "errors": ["", "Traceback\nValueError: too long\n"]}
+    with pytest.raises(DeployError, match=r"1 of 3 requests of the tree:15 arm failed: code, 1 at a time") as caught:
+        measured(conditions(), client, COUNTED, (), 1.0)
+    assert "ValueError: too long" in caught.value.remedy
 
 
-def test_a_result_reads_back_as_it_was_written() -> None:
-    assert ArmResult.from_json(TREE.to_json()) == TREE
+def test_what_nvidia_smi_saw_is_kept_by_card_and_what_it_does_not_know_is_none() -> None:
+    log = "0, 40000, 100.5, 1700, 60\n1, 39000, [N/A], 1500, 61\n0, 41000, 200.5, 1800, 66\n1, 39000, [N/A], 1600, 62\nx\n"
+    first, second = cards(log)
+    assert (first.memory_mib, first.watts, first.sm_mhz, first.celsius) == (41000, 150.5, 1750, 66)
+    assert (second.index, second.watts) == (1, None)
+    assert cards("") == ()
+
+
+GREEDY = (cell("ar", 20.0), cell("chain:7", 8.0), cell("tree:15", 10.0))
+
+
+def test_each_arm_in_a_line_over_its_rounds() -> None:
+    again = cell("tree:15", 12.0, round=2, seen={"acceptance_length": 6.5, "drafts": 10, "accepted_by_depth": (1.0,)})
+    other = cell("tree:15", 99.0, concurrency=8)
+    [tree] = summed_up(LINES, [cell("tree:15", 10.0), again, other])
+    assert (tree.name, tree.title, tree.requests, tree.drafts) == ("tree", "tree, budget 15", 8, 40)
+    assert tree.acceptance_length == pytest.approx(1 + (4.5 * 30 + 5.5 * 10) / 40)
+    assert tree.by_position == (pytest.approx((0.9 * 30 + 10) / 40), pytest.approx(0.8 * 30 / 40))
+    assert tree.tpot.median == 11.0
+    assert summed_up(LINES, []) == []
 
 
 def test_a_tree_that_accepts_less_than_its_own_spine_is_a_regression_of_exit_code_9() -> None:
-    judge((PLAIN, CHAIN, TREE))
-    judge((PLAIN, CHAIN))
+    judge(LINES, GREEDY)
+    judge(LINES, GREEDY[:2])
     with pytest.raises(BenchRegression) as caught:
-        judge((PLAIN, CHAIN, replace(TREE, acceptance_length=4.8)))
+        judge(LINES, (*GREEDY[:2], cell("tree:15", 10.0, seen={"acceptance_length": 4.8})))
     assert caught.value.exit_code == 9
     with pytest.raises(BenchRegression, match="no tree"):
-        judge((CHAIN, replace(TREE, trees=0)))
+        judge(LINES, (GREEDY[1], cell("tree:15", 10.0, seen={"trees": 0})))
 
 
-def test_a_tree_without_room_for_the_whole_chain_is_not_held_against_it() -> None:
-    judge((replace(CHAIN, tokens=15), replace(TREE, tokens=8, acceptance_length=4.0)))
+def test_a_tree_without_room_for_the_whole_chain_and_sampled_texts_are_not_held_against_it() -> None:
+    longer = LINES[1].model_copy(update={"tokens": 16})
+    poor = cell("tree:15", 10.0, seen={"acceptance_length": 4.0})
+    judge((LINES[0], longer, LINES[2]), (GREEDY[1], poor))
+    warm = {"temperature": "0.7"}
+    judge(LINES, (cell("chain:7", 8.0, **warm), cell("tree:15", 9.0, seen={"acceptance_length": 4.0}, **warm)))
 
 
 def test_the_table_shows_acceptance_beside_speed_and_says_what_a_cpu_does_not() -> None:
-    text = table((PLAIN, CHAIN, TREE), CPU_REMARK)
+    text = table(results(*GREEDY, build="cpu"))
     lines = {line.split("│")[1].strip(): line for line in text.splitlines() if line.startswith("│")}
     assert "5.00" in lines["DFlash chain, K=7"]
     assert "2.50x" in lines["DFlash chain, K=7"]
-    assert "10.0 (9.0 to 12.0)" in lines["tree, budget 15"]
-    assert " 6 " in lines["tree, budget 15"]
+    assert "100%" in lines["tree, budget 15"]
     assert CPU_REMARK in text.replace("\n", " ")
-    assert "interpreter" not in table((PLAIN,), None)
+    assert "interpreter" not in table(results(*GREEDY))
 
 
-def test_an_engine_that_an_interrupted_bench_left_never_answers_for_the_next_arm() -> None:
-    """Client and engine are stopped before anything of the arm is written."""
-    subject = inventory()
-    full = Result("", 1, "", "No space left on device")
-    host = FakeTransport({re.compile("^systemctl stop"): "", re.compile("^umask"): full, re.compile("journalctl"): ""})
-    runner = Runner(subject, host, Bench.of(subject), ENGINE, ("p",), "{}")
-    with pytest.raises(DeployError, match="No space left"):
-        runner.run(made(subject)[0], Silent())
-    assert host.commands[0].startswith("sudo systemctl stop ddtree-vllm-bench-client.service ddtree-vllm-bench.service")
-    assert host.commands[-1] == host.commands[0], "and what was begun is cleared away"
+def test_the_table_shows_how_far_the_rounds_lie_apart() -> None:
+    text = table(results(*GREEDY, cell("tree:15", 14.0, round=2)))
+    assert "12.0 (10.0 to 14.0)" in text

@@ -1,7 +1,8 @@
-"""docs/verbs.md is made from the command line's own help."""
+"""Pages that are made from the code, or have to say everything that is in it."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 import typer
 from material import REPOSITORY
 
+from deployer.bench.model import BenchFile, schema
+from deployer.bench.prompts import BUNDLED
 from deployer.cli.app import app
 from deployer.errors import Exit
 
@@ -34,7 +37,7 @@ def commands(page: str) -> list[str]:
     return [command.partition("  ")[0].partition(" #")[0].partition(" |")[0].rstrip() for command in found]
 
 
-PAGES = ("README.md", "docs/runbook.md", "docs/json.md")
+PAGES = ("README.md", "docs/runbook.md", "docs/json.md", "docs/bench.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -45,6 +48,8 @@ def test_every_command_that_a_page_names_is_one_that_the_program_takes(page: str
         rest = [word for word in shlex.split(command)[1:] if word != "--local"]
         verb: Any = typer.main.get_command(app)
         while hasattr(verb, "commands"):
+            if verb.name == "bench" and rest[0] not in verb.commands:
+                rest = ["run", *rest]  # its short form
             assert rest[0] in verb.commands, command
             verb = verb.commands[rest.pop(0)]
         verb.make_context(command, rest)  # what it does not know is an error of the command line
@@ -59,3 +64,15 @@ def test_the_runbook_says_what_to_do_on_each_exit_code() -> None:
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
         assert "://" in link or (page.parent / link).exists(), link
+
+
+def test_the_page_of_the_bench_names_every_part_and_its_schema_is_the_models() -> None:
+    assert json.loads((REPOSITORY / "docs/bench.schema.json").read_text()) == schema(), (
+        "the bench's format has changed: within format 1 keys may only be added; then write docs/bench.schema.json anew:\n"
+        "python -c 'import json; from deployer.bench.model import schema; print(json.dumps(schema(), indent=1))'"
+    )
+    page = (REPOSITORY / "docs/bench.md").read_text()
+    for part in BenchFile.model_fields:
+        assert f"`{part}`" in page, f"docs/bench.md says nothing of {part}"
+    for name in ("mixed", *BUNDLED):
+        assert f"`{name}`" in page, f"docs/bench.md says nothing of the prompt set {name}"

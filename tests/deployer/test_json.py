@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import bench_host
 import planted
 import pytest
 import typer
@@ -19,8 +20,10 @@ from material import REPOSITORY, inventory_for
 from serving import Host, Machine
 from serving import inventory as served_inventory
 
+from deployer.bench import model as bench_model
 from deployer.bench import plan as bench_plan
-from deployer.bench.result import ArmResult, Tpot
+from deployer.bench.report import Results
+from deployer.bench.result import summed_up
 from deployer.cli import app, fleet, host
 from deployer.cli.document import Document, Fleet, schema
 from deployer.errors import Exit
@@ -29,7 +32,18 @@ from deployer.plan.lock import held
 from deployer.plan.step import Plan, Step
 from deployer.transport.local import LocalTransport
 
-LOOKING = {"check", "doctor", "status", "logs", "smoke", "tunnel", "history"}  # they change nothing: no --plan
+CALLED = {"bench run": "bench"}  # `bench HOST` is its short form, and its name
+LOOKING = {
+    "bench show",
+    "bench compare",
+    "check",
+    "doctor",
+    "status",
+    "logs",
+    "smoke",
+    "tunnel",
+    "history",
+}  # they change nothing: no --plan
 
 
 @pytest.fixture
@@ -101,9 +115,9 @@ def test_every_verb_answers_with_a_document_even_when_nothing_can_be_done(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    words = [] if verb == "inventory list" else ["no-such-host"]
+    words = ["no-such-host"] * {"inventory list": 0, "bench compare": 2}.get(verb, 1)
     document = call.json(*verb.split(), *words)
-    assert document.verb == verb
+    assert document.verb == CALLED.get(verb, verb)
     expected = {"inventory list": Exit.OK, "init": Exit.INTERRUPTED}.get(verb, Exit.USAGE)
     assert document.exit_code == expected
     assert (document.error is None) == (expected is Exit.OK)
@@ -194,15 +208,26 @@ def test_serve_status_smoke_stop_and_uninstall(call: Caller, served: Path, machi
     assert all(path.endswith(("/environment", ".env")) for path in secret)
 
 
-def test_a_bench_reports_each_arms_numbers(call: Caller, served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = ArmResult("tree", "tree, budget 15", 15, 4, 128, Tpot(20.5, 18.0, 25.0), 3.25, (0.9, 0.75), 40, 40, 6)
-    measured = Step("bench", "tree", "measured: acceptance length 3.25, TPOT 20.5 ms")
-    monkeypatch.setattr(bench_plan, "plan", lambda inventory, transport, take_gpu: Plan(inventory.name, (measured,)))
-    monkeypatch.setattr("deployer.bench.report.results", lambda inventory, transport: [tree])
+def test_a_bench_reports_each_arms_numbers(
+    call: Caller, served: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = bench_host.results(bench_host.cell("tree:15", 20.5, seen={"acceptance_length": 3.25}))
+    measured = Step("bench", "tree:15", "measured: acceptance length 3.25, TPOT 20.5 ms")
+    monkeypatch.setattr(bench_plan, "plan", lambda inventory, transport, **asked: Plan(inventory.name, (measured,)))
+    arms = summed_up(file.arms, file.cells)
+    monkeypatch.setattr(
+        "deployer.bench.report.results", lambda inventory, transport, *sweep, **asked: Results(file, arms)
+    )
     document = call.json("bench", served)
-    assert document.bench == [tree]
+    assert document.bench == arms
+    assert document.sweep == file
     assert document.changed is False
+    assert document.verb == "bench"
     assert "3.25" in call("bench", served).stdout
+    call("bench", served, "--out", tmp_path / "{host}.json")
+    assert bench_model.read(tmp_path / "staging.json") == file
+    unwritable = call.json("bench", served, "--out", tmp_path / "no" / "where.json")
+    assert (unwritable.exit_code, unwritable.bench) == (Exit.USAGE, arms), "what was measured is not lost"
 
 
 def test_a_failed_gate_reports_how_far_it_came(call: Caller, served: Path, machine: Machine) -> None:

@@ -1,0 +1,115 @@
+"""A sweep while it runs: start after start, each cell kept as soon as it is measured; and the service put back after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from deployer.bench.client import TIMEOUT
+from deployer.bench.estimate import duration, estimate
+from deployer.bench.guard import Guard
+from deployer.bench.model import Cell, Conditions
+from deployer.bench.run import Runner
+from deployer.bench.store import Store
+from deployer.bench.sweep import Load, Sweep
+from deployer.errors import DeployError, TransferError
+from deployer.plan.signals import held_back
+from deployer.plan.step import Progress
+from deployer.serve.service import Service
+from deployer.serve.switch import wait_for_memory
+
+_MARGIN = 300.0  # seconds that the host waits longer than a step may take
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """The step's action. `ended` judges everything once it is measured."""
+
+    runner: Runner
+    store: Store
+    sweep: Sweep
+    starts: tuple[Load, ...]
+    known: tuple[Cell, ...]
+    stops_service: bool
+    ended: Callable[[tuple[Cell, ...]], None] = field(default=lambda cells: None)
+
+    def __call__(self, progress: Progress) -> None:
+        service = Service.of(self.runner.inventory, self.runner.transport)
+        guard = Guard(self.runner.transport, self.runner.bench, service.layout.unit)
+        running = self.stops_service and service.state().running
+        try:
+            if running:
+                progress.say("stopping the service for the time of the bench")
+                self._keep(guard, self.runner.inventory.serve.gate_timeout)
+                service.stop()
+            cells = self._measure(service, progress, guard if running else None)
+        finally:
+            if running:
+                progress.say("starting the service again")
+                with held_back():
+                    service.start()
+                    guard.end()
+        self.ended(cells)
+
+    def _keep(self, guard: Guard | None, seconds: float) -> None:
+        if guard is not None:
+            guard.keep(seconds + _MARGIN)
+
+    def _measure(self, service: Service, progress: Progress, guard: Guard | None) -> tuple[Cell, ...]:
+        """One arm that fails does not cost the others theirs; it is the error at the end."""
+        cells, failures = list(self.known), dict[str, DeployError]()
+        for number, load in enumerate(self.starts):
+            if load.arm in failures:
+                continue
+            left = estimate(self.starts[number:], cells, self.runner.inventory.install.build)
+            progress.say(f"arm {self.store.arms[load.arm].line.title}: start {number + 1} of {len(self.starts)}, "
+                         f"about {duration(left.seconds)} left")  # fmt: skip
+            self._keep(guard, self.runner.inventory.serve.gate_timeout)
+            if self.stops_service:
+                wait_for_memory(service, progress)
+            try:
+                self._load(load, cells, progress, guard)
+            except TransferError:
+                raise
+            except DeployError as error:
+                progress.say(f"arm {load.arm} failed: {error.what}")
+                failures[load.arm] = error
+        if failures:
+            raise _summed(failures)
+        return tuple(cells)
+
+    def _load(self, load: Load, cells: list[Cell], progress: Progress, guard: Guard | None) -> None:
+        sets = {prompts.name: prompts for prompts in self.sweep.sets}
+        total = len(self.known) + sum(len(one.cells) for one in self.starts)
+        with self.runner.up(self.store.arms[load.arm], progress) as measure:
+            for cell in load.cells:
+                self._keep(guard, TIMEOUT)
+                progress.say(f"[{len(cells) + 1} of {total}] {load.arm}: {describe(cell)}")
+                cells.append(measure(cell, sets[cell.prompts]))
+                self.store.write(cells[-1])
+                progress.say(short(cells[-1]))
+
+
+def describe(cell: Conditions) -> str:
+    """A cell in words, without its arm."""
+    return (
+        f"{cell.requests} requests of {cell.prompts}, temperature {cell.temperature}, {cell.concurrency} at a time, "
+        f"round {cell.round}"
+    )
+
+
+def short(cell: Cell) -> str:
+    """What it showed, in a line."""
+    seen = cell.measured
+    return (
+        f"TPOT {seen.tpot.p50:.1f} ms, {seen.output_tokens_per_second:.0f} tokens/s, "
+        f"acceptance length {seen.acceptance_length:.2f}"
+    )
+
+
+def _summed(failures: dict[str, DeployError]) -> DeployError:
+    first = next(iter(failures.values()))
+    if len(failures) == 1:
+        return first
+    others = "; ".join(f"{arm}: {error.what}" for arm, error in failures.items())
+    return DeployError(f"{len(failures)} arms failed: {others}", where=first.where, remedy=first.remedy)

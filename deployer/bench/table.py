@@ -1,0 +1,79 @@
+"""A sweep as text for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from deployer.bench.model import BenchFile, Measurement
+from deployer.bench.series import Match, Series, Spread, match, series
+from deployer.bench.verdict import speed, tpot, verdict
+
+CPU_REMARK = "Measured with Triton's interpreter on a CPU: acceptance is real, times say nothing about a GPU's speed."
+_SHOWN_DEPTHS = 15
+
+
+def table(file: BenchFile, width: int = 132) -> str:
+    """One row per arm at each place, then what follows from it."""
+    found = series(file)
+    grid = Table(title="bench", title_justify="left")
+    for heading in ("arm", "acceptance length", "by depth", "TPOT ms", "tokens/s", "speed-up", "off spine", "equal"):
+        grid.add_column(heading, justify="left" if heading in ("arm", "by depth") else "right")
+    places = list(dict.fromkeys(one.place for one in found))
+    for place in places:
+        here = [one for one in found if one.place == place]
+        if len(places) > 1:
+            grid.add_section()
+            title = f"{place.prompts}, T={place.temperature}, {place.concurrency} at a time"
+            grid.add_row(f"[bold]{title}[/]")
+        baseline = next((one for one in here if one.arm == "ar"), None)
+        for one in here:
+            grid.add_row(*_cells(file, one, baseline))
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=False)
+    console.print(grid)
+    for line in remarks(file, found):
+        console.print(line, markup=False)
+    return out.getvalue()
+
+
+def remarks(file: BenchFile, found: Sequence[Series]) -> list[str]:
+    """What the numbers mean, and what they do not say."""
+    return ([CPU_REMARK] if file.subject.build == "cpu" else []) + [verdict(file, found).sentence]
+
+
+def _cells(file: BenchFile, one: Series, baseline: Series | None) -> tuple[str, ...]:
+    title = next(arm.title for arm in file.arms if arm.name == one.arm)
+    last = one.rounds[-1]
+    return (
+        title,
+        f"{one.spread(lambda seen: seen.acceptance_length).middle:.2f}" if last.drafts else "1",
+        _depths(last),
+        _ranged(one.spread(tpot), 1),
+        _ranged(one.spread(speed), 1),
+        f"{one.spread(speed).middle / baseline.spread(speed).middle:.2f}x" if baseline else "-",
+        f"{last.off_spine_share:.0%}" if last.off_spine_share is not None else "-",
+        _match(match(one, baseline)),
+    )
+
+
+def _depths(seen: Measurement) -> str:
+    shares = " ".join(f"{share:.2f}".removeprefix("0") for share in seen.accepted_by_depth[:_SHOWN_DEPTHS])
+    return shares or "-"
+
+
+def _ranged(spread: Spread, digits: int) -> str:
+    """The median, and the range of the rounds where there are several."""
+    if spread.low == spread.high:
+        return f"{spread.middle:.{digits}f}"
+    return f"{spread.middle:.{digits}f} ({spread.low:.{digits}f} to {spread.high:.{digits}f})"
+
+
+def _match(found: Match | None) -> str:
+    if found is None:
+        return "-"
+    control = "" if found.control is None else f" (control {found.control:.0%})"
+    return f"{found.share:.0%}{control}"

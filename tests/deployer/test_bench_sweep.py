@@ -1,0 +1,303 @@
+"""A sweep on a host, which is a stand-in: its order, what it keeps, what it goes on with, and the service put back."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from bench_host import ARM, HELD, SERVICE, BenchHost, Box, cell, inventory
+from material import recorded
+
+from deployer.bench.estimate import Estimate, duration, estimate
+from deployer.bench.plan import plan, scene
+from deployer.bench.report import results
+from deployer.bench.sweep import Sweep, loads, sweep_of
+from deployer.errors import DeployError, PreflightError, TransferError, UsageError
+from deployer.facts import confinement
+from deployer.inventory.model import Inventory
+from deployer.plan.apply import Silent, run
+from deployer.plan.step import Plan
+from deployer.serve.gate import Clock
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Clock, "__init__", lambda self: self.__dict__.update(now=lambda: 0.0, sleep=lambda seconds: None)
+    )
+
+
+@pytest.fixture
+def box() -> Box:
+    return Box(gpus="")
+
+
+@pytest.fixture
+def host(box: Box) -> BenchHost:
+    return BenchHost(box)
+
+
+def swept(subject: Inventory | None = None, **asked: Any) -> Sweep:
+    return sweep_of(subject or inventory(), **asked)
+
+
+def applied(made: Plan, said: list[str] | None = None) -> Plan:
+    class Listening(Silent):
+        def say(self, line: str) -> None:
+            if said is not None:
+                said.append(line)
+
+    run(made, Listening())
+    return made
+
+
+def ran(box: Box) -> list[str]:
+    """The clients' runs."""
+    return [line for line in box.log if re.match(r"\S+ c\d", line)]
+
+
+def on_gpus() -> Inventory:
+    return inventory(install={"build": "cuda"})
+
+
+def test_every_combination_is_measured_once_a_round_and_the_arms_take_turns(host: BenchHost, box: Box) -> None:
+    sweep = swept(arms="ar,tree", concurrency="1,2", temperature="0,own", rounds=2)
+    applied(plan(inventory(), host, sweep=sweep))
+    each = ["c1 T0", "c2 T0", "c1 Town", "c2 Town"]
+    assert ran(box) == [f"{arm} {what}" for arm in ("ar", "tree:15", "tree:15", "ar") for what in each]
+    assert [line for line in box.log if line.startswith("start")] == ["start ar", "start tree:15", "start ar"]
+    assert len(host.cells) == 16
+    assert box.active == {SERVICE: True, ARM: False}
+    assert f"stop {SERVICE}" not in box.log
+
+
+def test_one_load_gives_up_the_turns_for_fewer_starts() -> None:
+    sweep = swept(arms="ar,chain,tree", rounds=3)
+    cells = sweep.conditions(["ar", "chain:7", "tree:15"], template=False)
+    turns = [load.arm for load in loads(cells)]
+    assert turns == ["ar", "chain:7", "tree:15", "chain:7", "ar", "chain:7", "tree:15"]
+    once = loads(cells, one_load=True)
+    assert [load.arm for load in once] == ["ar", "chain:7", "tree:15"]
+    assert [cell.round for cell in once[0].cells] == [1, 2, 3]
+
+
+def test_a_cell_has_requests_enough_to_fill_its_batch_and_every_round_another_seed() -> None:
+    cells = swept(concurrency="1,8", rounds=2).conditions(["ar"], template=True)
+    assert [(cell.concurrency, cell.requests) for cell in cells] == [(1, 4), (8, 16), (1, 4), (8, 16)]
+    assert cells[0].seed != cells[2].seed
+
+
+def test_a_chat_template_is_put_around_prompts_that_are_meant_for_one_where_the_target_has_one(box: Box) -> None:
+    subject = inventory(bench={"prompts": None})
+    assert not scene(subject, BenchHost(box)).cells[0].chat_template
+    box.template = True
+    assert scene(subject, BenchHost(box)).cells[0].chat_template
+    assert not scene(inventory(), BenchHost(box)).cells[0].chat_template, "the inventory's own prompts are raw texts"
+
+
+def test_an_arm_and_its_client_are_as_confined_as_the_host_allows_the_service(host: BenchHost, box: Box) -> None:
+    box.confinement = recorded("unit_no_nesting.txt")
+    applied(plan(inventory(), host, sweep=swept(arms="ar")))
+    dropin = host.written[f"/run/systemd/system/{ARM}.service.d/10-build.conf"].decode()
+    softer = confinement.parse(box.confinement)
+    assert softer is not None
+    assert softer.softer
+    assert all(f"\n{name}=" in dropin for name in softer.softer)
+    client = next(command for command in host.commands if "bench serve" in command)
+    assert not [name for name in softer.softer if f"{name}=" in client]
+    assert "NoNewPrivileges=yes" in client
+
+
+def test_the_targets_own_head_is_an_arm_where_it_has_one(host: BenchHost) -> None:
+    assert [arm.name for arm in scene(inventory(), host, mtp=True).arms] == ["ar", "mtp:2", "chain:7", "tree:15"]
+    host.answers = {re.compile(r"^cat .*/config\.json 2"): "{}"} | host.answers
+    assert [arm.name for arm in scene(inventory(), host, mtp=True).arms] == ["ar", "chain:7", "tree:15"]
+
+
+def test_a_finished_sweep_is_not_repeated_and_a_changed_condition_is_not_taken_for_the_same(
+    host: BenchHost, box: Box
+) -> None:
+    applied(plan(inventory(), host))
+    again = plan(inventory(), host)
+    assert again.pending == ()
+    assert [step.title for step in again.steps] == ["ar", "chain:7", "tree:15"]
+    for changed in (
+        inventory(bench={"output_tokens": 48}),
+        inventory(bench={"num_prompts": 5}),
+        inventory(bench={"prompts": None}),
+        inventory(serve={"options": {**inventory().serve.options, "max-num-seqs": 4}}),
+    ):
+        assert plan(changed, host).pending[-1].title == "ar, chain:7, tree:15"
+    assert plan(inventory(tree={"budget": 31}), host).pending[-1].title == "tree:31"
+    box.files = {path: data for path, data in box.files.items() if "r1-chain" not in path}
+    assert plan(inventory(), host).pending[-1].title == "chain:7"
+
+
+def test_another_release_is_measured_again(host: BenchHost) -> None:
+    applied(plan(inventory(), host))
+    state = host.answers.pop(
+        next(key for key in host.answers if getattr(key, "pattern", "").startswith("systemctl show"))
+    )
+    assert callable(state)
+    other = re.compile("systemctl show .*LoadState", re.S)
+    host.answers[other] = lambda command: str(state(command)).replace("releases/r1", "releases/r2")
+    assert len(plan(inventory(), host).pending) > 0
+
+
+def test_a_sweep_that_was_cut_goes_on_with_what_is_missing(host: BenchHost, box: Box) -> None:
+    def cut(what: str) -> None:
+        if what == "chain:7 c2 T0":
+            raise KeyboardInterrupt
+
+    box.before_client = cut
+    sweep = swept(concurrency="1,2")
+    with pytest.raises(KeyboardInterrupt):
+        applied(plan(inventory(), host, sweep=sweep))
+    assert ran(box) == ["ar c1 T0", "ar c2 T0", "chain:7 c1 T0"]
+    assert not box.active[ARM], "the arm is stopped"
+    assert any(
+        command.startswith("sudo rm -rf") and "/run/ddtree-vllm-bench-work" in command for command in host.commands
+    )
+    box.before_client, box.log = lambda what: None, []
+    made = plan(inventory(), host, sweep=sweep)
+    assert next(step.reason for step in made.steps if step.title == "chain:7").startswith("measured 1 of 2: ")
+    applied(made)
+    assert ran(box) == ["chain:7 c2 T0", "tree:15 c1 T0", "tree:15 c2 T0"]
+
+
+def test_a_file_of_results_that_was_damaged_is_measured_again(host: BenchHost, box: Box) -> None:
+    applied(plan(inventory(), host))
+    box.files[host.cells[0]] = b'{"conditions": {}\n'
+    assert len(plan(inventory(), host).pending) > 0
+
+
+def test_one_arm_that_fails_costs_the_others_nothing_and_is_the_error_at_the_end(host: BenchHost, box: Box) -> None:
+    def fail(what: str) -> None:
+        if what.startswith("ar"):
+            raise DeployError("the engine is gone")
+
+    box.before_client, said = fail, list[str]()
+    with pytest.raises(DeployError, match="the engine is gone"):
+        applied(plan(inventory(), host, sweep=swept(rounds=2)), said)
+    assert ran(box) == ["chain:7 c1 T0", "tree:15 c1 T0", "tree:15 c1 T0", "chain:7 c1 T0"]
+    assert "arm ar failed: the engine is gone" in said
+    assert "a line of the journal" in said
+
+
+def test_a_lost_connection_ends_the_sweep_at_once(host: BenchHost, box: Box) -> None:
+    def lost(what: str) -> None:
+        raise TransferError("no route")
+
+    box.before_client = lost
+    with pytest.raises(TransferError):
+        applied(plan(inventory(), host))
+    assert [line for line in box.log if line.startswith("start")] == ["start ar"]
+
+
+def test_gpus_in_use_are_not_taken_without_being_told_and_the_cost_is_said(host: BenchHost, box: Box) -> None:
+    box.gpus = HELD
+    made = plan(on_gpus(), host)
+    assert made.pending == ()
+    said = made.steps[-1].reason
+    assert "GPU 0, 1 is in use; --take-gpu" in said
+    assert "3 measurements and 3 loads of the model, up to 11 minutes each: up to 33 minutes" in said
+    assert box.log == []
+
+
+def held_by(unit: str) -> str:
+    return re.sub(r"[\w@-]+\.service", unit, HELD)
+
+
+def test_a_service_that_gave_its_gpus_is_started_again_after(host: BenchHost, box: Box) -> None:
+    box.gpus = held_by("ddtree-vllm.service")
+    applied(plan(on_gpus(), host, take_gpu=True))
+    assert (box.log[0], box.log[-1]) == (f"stop {SERVICE}", f"start {SERVICE}")
+    assert box.active[SERVICE]
+
+
+def test_it_is_started_again_when_the_bench_is_interrupted_too(host: BenchHost, box: Box) -> None:
+    def cut(what: str) -> None:
+        raise KeyboardInterrupt
+
+    box.gpus, box.before_client = held_by("ddtree-vllm.service"), cut
+    with pytest.raises(KeyboardInterrupt):
+        applied(plan(on_gpus(), host, take_gpu=True))
+    assert box.active == {SERVICE: True, ARM: False}
+
+
+def test_the_host_itself_starts_the_service_again_if_the_laptop_never_comes_back(host: BenchHost, box: Box) -> None:
+    """Before the service is stopped, and before each step that follows, a timer is set that outlasts it."""
+    box.gpus = held_by("ddtree-vllm.service")
+    applied(plan(on_gpus(), host, take_gpu=True))
+    guarded = [number for number, command in enumerate(host.commands) if "--on-active=" in command]
+    stopped = next(n for n, command in enumerate(host.commands) if command.startswith("sudo u=ddtree-vllm.service;"))
+    assert guarded[0] < stopped
+    assert len(guarded) == 1 + 3 + 3, "once before the stop, then before each start and each cell"
+    timer = host.commands[guarded[0]]
+    assert "systemctl start ddtree-vllm.service" in timer
+    assert "systemctl stop ddtree-vllm-bench.service" in timer
+    waits = [float(match[1]) for command in host.commands if (match := re.search(r"--on-active=(\d+)", command))]
+    assert min(waits) > inventory().serve.gate_timeout
+    ends = [number for number, command in enumerate(host.commands) if "bench-return.timer" in command]
+    assert "systemd-run" not in host.commands[ends[-1]], "it is ended once the service was started"
+
+
+def test_without_a_service_to_put_back_there_is_no_timer(host: BenchHost) -> None:
+    applied(plan(inventory(), host))
+    assert not any("--on-active=" in command for command in host.commands)
+
+
+@pytest.mark.parametrize("ours_runs", [True, False])
+def test_somebody_elses_unit_on_the_gpus_is_never_stopped(host: BenchHost, box: Box, ours_runs: bool) -> None:
+    box.gpus, box.active[SERVICE] = held_by("somebody.service"), ours_runs
+    with pytest.raises(PreflightError, match=r"somebody\.service") as caught:
+        plan(on_gpus(), host, take_gpu=True)
+    assert "stops nothing but ddtree-vllm.service" in caught.value.remedy
+    assert box.log == []
+
+
+def test_the_report_has_what_was_measured_until_now_of_what_and_on_what(host: BenchHost) -> None:
+    assert results(inventory(), host) is None
+    applied(plan(inventory(), host, sweep=swept(arms="ar,tree", rounds=2)))
+    found = results(inventory(), host, swept(arms="ar,tree,tree:31", rounds=2))
+    assert found is not None
+    assert [arm.title for arm in found.arms] == ["autoregressive", "tree, budget 15"]
+    assert [cell.conditions.arm for cell in found.file.cells] == ["ar", "tree:15", "tree:15", "ar"]
+    subject = found.file.subject
+    assert subject.versions == {"vllm": "0.32.0", "torch": "2.13.0+cpu", "python": "3.11", "ddtree_ext": "0.1.0"}
+    assert (subject.release, subject.machine.processor, len(subject.drafter.fingerprint)) == ("r1", "a processor", 64)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"concurrency": "0"}, "'0' is no number of requests"),
+        ({"concurrency": "one"}, "'one'"),
+        ({"temperature": "hot"}, "'hot' is no temperature"),
+        ({"temperature": "3"}, "'3' is no temperature"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(asked: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        swept(**asked)
+
+
+def test_what_the_command_line_does_not_say_is_the_inventorys() -> None:
+    own = inventory(bench={"arms": ["ar"], "concurrency": [1, 4], "temperature": ["0", "own"], "rounds": 3})
+    sweep = swept(own)
+    assert (sweep.arms, sweep.concurrency, sweep.temperatures, sweep.rounds) == (("ar",), (1, 4), ("0", "own"), 3)
+    assert inventory(bench={"concurrency": 4}).bench.concurrency == (4,)
+    other = swept(
+        own, arms="tree:31,chain", temperature="0.70", sets="mixed,vllm:random,random-input-len=8,vllm:sonnet"
+    )
+    assert (other.arms, other.temperatures) == (("tree:31", "chain"), ("0.7",))
+    assert [prompts.name for prompts in other.sets] == ["mixed", "vllm:random,random-input-len=8", "vllm:sonnet"]
+
+
+def test_time_is_estimated_from_what_was_measured_and_from_the_worst_that_was_seen_before() -> None:
+    starts = loads(swept(arms="ar", concurrency="1,2").conditions(["ar"], template=False))
+    assert estimate(starts, (), "cuda") == Estimate(1, 2, 660.0, None)
+    known = estimate(starts, (cell("ar", 10.0), cell("ar", 10.0, round=2)), "cuda")
+    assert known.text() == "2 measurements and 1 load of the model: about 2 minutes"
+    assert [duration(seconds) for seconds in (40, 660, 7500)] == ["40 s", "11 minutes", "2 h 05 min"]
