@@ -10,6 +10,7 @@ from deployer.bench.prompts import PromptSet
 from deployer.inventory.model import Inventory
 
 TIMEOUT = 3600.0
+_DATA_SEED = 0  # the same prompts in every round: what differs between rounds is to be noise alone
 GPU_FIELDS = ("index", "memory.used", "power.draw", "clocks.sm", "temperature.gpu")
 
 
@@ -34,7 +35,7 @@ def client_command(
     inner = [
         "bench serve --backend openai --endpoint /v1/completions",
         f"--base-url http://127.0.0.1:{bench.port} --model {quote(inventory.serve.served_model_name)}",
-        f"--tokenizer {quote(target)} {_prompts(bench, cell, prompts)} --num-prompts {cell.requests} --seed {cell.seed}",
+        f"--tokenizer {quote(target)} {_prompts(bench, cell, prompts)} --num-prompts {cell.requests} --seed {_DATA_SEED}",
         f"--max-concurrency {cell.concurrency} --num-warmups 0{temperature}{body}",
         f"{percentiles} --ready-check-timeout-sec 0",
         f"--disable-tqdm --save-result --save-detailed --result-dir {quote(bench.results)}",

@@ -44,7 +44,7 @@ class Conditions(Part):
     requests: int
     output_tokens: int = Field(description="at most, per request")
     warm_ups: int = Field(description="batches of `concurrency` requests that are not counted, before each cell")
-    seed: int = Field(description="of sampling, and of the order of vLLM's own data sets")
+    seed: int = Field(description="of sampling, another one each round; the prompts are the same")
     round: int = Field(description="1, 2, ...: the whole sweep is measured this many times, the arms taking turns")
 
 

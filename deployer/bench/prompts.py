@@ -25,6 +25,8 @@ MIXED = (
 )
 BUNDLED = ("code", "maths", "chat", "extraction", "long")
 _VLLM = "vllm:"
+# Those of `vllm bench serve` that are made of text alone.
+VLLM_SETS = ("sharegpt", "burstgpt", "random", "hf", "prefix_repetition", "spec_bench", "speed_bench", "timed_trace")
 # What the bench decides itself; a data set's options must not say it once more.
 _DECIDED = {"dataset-name", "num-prompts", "seed", "max-concurrency", "temperature", "output-len", "result-filename"}
 
@@ -102,12 +104,12 @@ def _of_vllm(word: str) -> PromptSet:
     name, *pairs = word.removeprefix(_VLLM).split(",")
     options = tuple((key.lstrip("-"), value) for key, _, value in (pair.partition("=") for pair in pairs))
     wrong = [key for key, value in options if not key or not value or key in _DECIDED]
-    if not name or wrong:
+    if name not in VLLM_SETS or wrong:
         raise UsageError(
             f"{word!r} is no data set of vLLM's"
             + (f": {wrong[0] or 'an option'} cannot be said here" if wrong else ""),
             where="--sets",
-            remedy="vllm:NAME[,option=value...], as in vllm:random,random-input-len=512",
+            remedy=f"vllm:NAME[,option=value...], as in vllm:random,random-input-len=512; NAME is {', '.join(VLLM_SETS)}",
         )
     return PromptSet(word, options=(("dataset-name", name), *options))
 

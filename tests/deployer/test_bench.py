@@ -120,7 +120,7 @@ def test_the_client_asks_over_loopback_without_a_shell_and_with_every_misleading
     assert options["--max-concurrency"] == "2"
     assert options["--metric-percentiles"] == "10,50,90,99"
     assert options["--percentile-metrics"] == "ttft,tpot,e2el", "no ITL: a step's tokens come in one chunk"
-    assert options["--seed"] == "1"
+    assert options["--seed"] == dict(pairwise(words(inventory(), seed=7)))["--seed"], "the same prompts in every round"
     assert options["--base-url"] == "http://127.0.0.1:8001"
     assert {"User=ddtree", "NoNewPrivileges=yes", "IPAddressDeny=any"} <= set(found)
     assert {"--disable-shuffle", "--skip-chat-template", "--save-detailed"} <= set(found)
@@ -140,7 +140,7 @@ def test_a_data_set_of_vllms_own_is_passed_through_with_its_options() -> None:
     found = dict(pairwise(words(inventory(), prompts)))
     assert (found["--dataset-name"], found["--random-input-len"], found["--output-len"]) == ("random", "64", "32")
     assert "--dataset-path" not in found
-    for wrong in ("vllm:", "vllm:random,seed=3", "vllm:random,input-len"):
+    for wrong in ("vllm:", "vllm:no-such-set", "vllm:random,seed=3", "vllm:random,input-len"):
         with pytest.raises(UsageError, match="no data set"):
             named(wrong, inventory())
 

@@ -289,10 +289,10 @@ def test_what_the_command_line_does_not_say_is_the_inventorys() -> None:
     assert (sweep.arms, sweep.concurrency, sweep.temperatures, sweep.rounds) == (("ar",), (1, 4), ("0", "own"), 3)
     assert inventory(bench={"concurrency": 4}).bench.concurrency == (4,)
     other = swept(
-        own, arms="tree:31,chain", temperature="0.70", sets="mixed,vllm:random,random-input-len=8,vllm:sonnet"
+        own, arms="tree:31,chain", temperature="0.70", sets="mixed,vllm:random,random-input-len=8,vllm:sharegpt"
     )
     assert (other.arms, other.temperatures) == (("tree:31", "chain"), ("0.7",))
-    assert [prompts.name for prompts in other.sets] == ["mixed", "vllm:random,random-input-len=8", "vllm:sonnet"]
+    assert [prompts.name for prompts in other.sets] == ["mixed", "vllm:random,random-input-len=8", "vllm:sharegpt"]
 
 
 def test_time_is_estimated_from_what_was_measured_and_from_the_worst_that_was_seen_before() -> None:
