@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from deployer.bench import svg
 from deployer.bench.model import ArmLine, BenchFile, Measurement
-from deployer.bench.series import Metric, Series, Spread, geometric
+from deployer.bench.series import Metric, Series, Spread, geometric, sampling
 from deployer.bench.svg import Axis, Line, Point, Row
 from deployer.bench.verdict import speed
 
@@ -47,6 +47,8 @@ def colour(file: BenchFile, arm: str) -> str:
 
 def figures(file: BenchFile, found: Sequence[Series]) -> tuple[Figure, ...]:
     """Those that the results have an answer to."""
+    if not found:
+        return ()
     made = (_speed_up(file, found), _acceptance(file, found), _cost(file, found), _latency(file, found))
     return tuple(figure for figure in made if figure.panels)
 
@@ -68,11 +70,6 @@ def _views(found: Sequence[Series]) -> list[tuple[str, str, list[Series]]]:
             for name in sets
         ]
     return [view for view in views if view[-1]]
-
-
-def sampling(temperature: str) -> str:
-    """A temperature in words."""
-    return {"0": "greedy", "own": "the model's own sampling"}.get(temperature, f"temperature {temperature}")
 
 
 def together(view: Sequence[Series], metric: Metric) -> Spread:
@@ -170,8 +167,6 @@ def _cost(file: BenchFile, found: Sequence[Series]) -> Figure:
             ]
             if points:
                 drawn.append(Line(f"s{index % 6}", tuple(points)))
-    if not drawn:
-        return Figure("", "", (), ())
     plot = svg.lines("cost of a step by tokens verified", Axis("tokens verified a step"), Axis("ms a step"), drawn)
     names = {"ar": "plain decoding", "mtp": "MTP head", "chain": "DFlash chain", "tree": "tree"}
     legend = [("ar", f"s{index % 6}", f"{count} at a time") for index, count in enumerate(counts)]
@@ -206,7 +201,7 @@ def _latency(file: BenchFile, found: Sequence[Series]) -> Figure:
     how = (
         "From the median (disc) over the 90th (ring) to the 99th percentile (stroke) of the requests, over all prompts."
     )
-    return Figure("Latency percentiles", how, tuple(panels) if found else (), ())
+    return Figure("Latency percentiles", how, tuple(panels), ())
 
 
 def _percentiles(file: BenchFile, arm: ArmLine, name: str, here: Sequence[Series]) -> Row:

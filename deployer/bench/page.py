@@ -8,9 +8,9 @@ from importlib import resources
 from itertools import groupby
 from string import Template
 
-from deployer.bench.figures import Figure, Panel, figures, sampling
+from deployer.bench.figures import Figure, Panel, figures
 from deployer.bench.model import BenchFile, Model
-from deployer.bench.series import Metric, Series, Spread, match, noise, series
+from deployer.bench.series import Metric, Series, Spread, match, noise, sampling, series
 from deployer.bench.svg import marker
 from deployer.bench.table import CPU_REMARK
 from deployer.bench.verdict import speed, tpot, verdict

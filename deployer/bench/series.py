@@ -26,6 +26,11 @@ class Place:
         return cls(cell.prompts, cell.temperature, cell.concurrency)
 
 
+def sampling(temperature: str) -> str:
+    """A temperature in words."""
+    return {"0": "greedy", "own": "the model's own sampling"}.get(temperature, f"temperature {temperature}")
+
+
 @dataclass(frozen=True)
 class Spread:
     """Over the rounds: the median, the least and the largest."""

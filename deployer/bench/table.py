@@ -6,38 +6,41 @@ import io
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from deployer.bench.model import BenchFile, Measurement
-from deployer.bench.series import Match, Series, Spread, match, series
+from deployer.bench.series import Match, Series, Spread, match, sampling, series
 from deployer.bench.verdict import speed, tpot, verdict
 
 CPU_REMARK = "Measured with Triton's interpreter on a CPU: acceptance is real, times say nothing about a GPU's speed."
-_SHOWN_DEPTHS = 15
+_SHOWN_DEPTHS = 8  # in one line; the page has all
+_HEADINGS = ("arm", "accepted", "accepted by depth", "TPOT ms", "tokens/s", "speed-up", "off spine", "equal (control)")
 
 
 def table(file: BenchFile, width: int = 132) -> str:
-    """One row per arm at each place, then what follows from it."""
+    """A table for each place where arms were compared, then what follows from all of them."""
     found = series(file)
-    grid = Table(title="bench", title_justify="left")
-    for heading in ("arm", "acceptance length", "by depth", "TPOT ms", "tokens/s", "speed-up", "off spine", "equal"):
-        grid.add_column(heading, justify="left" if heading in ("arm", "by depth") else "right")
-    places = list(dict.fromkeys(one.place for one in found))
-    for place in places:
-        here = [one for one in found if one.place == place]
-        if len(places) > 1:
-            grid.add_section()
-            title = f"{place.prompts}, T={place.temperature}, {place.concurrency} at a time"
-            grid.add_row(f"[bold]{title}[/]")
-        baseline = next((one for one in here if one.arm == "ar"), None)
-        for one in here:
-            grid.add_row(*_cells(file, one, baseline))
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=False)
-    console.print(grid)
+    for place in dict.fromkeys(one.place for one in found):
+        console.print(_grid(file, [one for one in found if one.place == place]))
     for line in remarks(file, found):
         console.print(line, markup=False)
     return out.getvalue()
+
+
+def _grid(file: BenchFile, here: Sequence[Series]) -> Table:
+    place = here[0].place
+    title = f"bench: {escape(place.prompts)}, {sampling(place.temperature)}, {place.concurrency} at a time"
+    grid = Table(title=title, title_justify="left")
+    for heading in _HEADINGS:
+        left = heading in ("arm", "accepted by depth")
+        grid.add_column(heading, justify="left" if left else "right", no_wrap=heading != "accepted by depth")
+    baseline = next((one for one in here if one.arm == "ar"), None)
+    for one in here:
+        grid.add_row(*_cells(file, one, baseline))
+    return grid
 
 
 def remarks(file: BenchFile, found: Sequence[Series]) -> list[str]:
@@ -52,8 +55,8 @@ def _cells(file: BenchFile, one: Series, baseline: Series | None) -> tuple[str, 
         title,
         f"{one.spread(lambda seen: seen.acceptance_length).middle:.2f}" if last.drafts else "1",
         _depths(last),
-        _ranged(one.spread(tpot), 1),
-        _ranged(one.spread(speed), 1),
+        f"{one.spread(tpot).middle:.1f}",
+        _ranged(one.spread(speed)),
         f"{one.spread(speed).middle / baseline.spread(speed).middle:.2f}x" if baseline else "-",
         f"{last.off_spine_share:.0%}" if last.off_spine_share is not None else "-",
         _match(match(one, baseline)),
@@ -65,15 +68,15 @@ def _depths(seen: Measurement) -> str:
     return shares or "-"
 
 
-def _ranged(spread: Spread, digits: int) -> str:
+def _ranged(spread: Spread) -> str:
     """The median, and the range of the rounds where there are several."""
     if spread.low == spread.high:
-        return f"{spread.middle:.{digits}f}"
-    return f"{spread.middle:.{digits}f} ({spread.low:.{digits}f} to {spread.high:.{digits}f})"
+        return f"{spread.middle:.1f}"
+    return f"{spread.middle:.1f} ({spread.low:.1f}-{spread.high:.1f})"
 
 
 def _match(found: Match | None) -> str:
     if found is None:
         return "-"
-    control = "" if found.control is None else f" (control {found.control:.0%})"
+    control = "" if found.control is None else f" ({found.control:.0%})"
     return f"{found.share:.0%}{control}"

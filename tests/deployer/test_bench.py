@@ -298,10 +298,11 @@ def test_the_table_shows_acceptance_beside_speed_and_says_what_a_cpu_does_not() 
     assert "5.00" in lines["DFlash chain, K=7"]
     assert "2.50x" in lines["DFlash chain, K=7"]
     assert "100%" in lines["tree, budget 15"]
+    assert text.splitlines()[0].strip() == "bench: code, greedy, 1 at a time"
     assert CPU_REMARK in text.replace("\n", " ")
     assert "interpreter" not in table(results(*GREEDY))
 
 
 def test_the_table_shows_how_far_the_rounds_lie_apart() -> None:
     text = table(results(*GREEDY, cell("tree:15", 14.0, round=2)))
-    assert "12.0 (10.0 to 14.0)" in text
+    assert "85.7 (71.4-100.0)" in text

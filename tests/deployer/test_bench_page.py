@@ -154,6 +154,12 @@ def test_an_interpreters_times_recommend_nothing_and_its_acceptance_is_told() ->
     assert verdict(sweep(build="cpu"), series(sweep(build="cpu"))).arm is None
 
 
+@pytest.mark.parametrize("build", ["cpu", "cuda"])
+def test_results_without_any_measurement_say_so(build: str) -> None:
+    assert re.search("Nothing (was measured|to recommend)", page(results(build=build)))
+    assert figures(results(), ()) == ()
+
+
 def test_one_round_says_that_its_noise_is_not_known() -> None:
     assert "not known" in noise_sentence(series(sweep(rounds=1)))
     seen = noise(series(sweep()), speed)
