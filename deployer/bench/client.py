@@ -98,5 +98,4 @@ def watch_command(bench: Bench) -> str:
 
 def watched_command(bench: Bench) -> str:
     """Ends the watch and prints what it wrote."""
-    unit = quote(f"{bench.gpu_unit}.service")
-    return f"systemctl stop {unit} 2>/dev/null; cat {quote(bench.gpu_log)} 2>/dev/null; true"
+    return f"systemctl stop {quote(bench.gpu_unit)} 2>/dev/null; cat {quote(bench.gpu_log)} 2>/dev/null; true"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from shlex import quote
 
 from deployer.bench.client import TIMEOUT
 from deployer.bench.estimate import duration, estimate
-from deployer.bench.guard import Guard
 from deployer.bench.model import Cell, Conditions
 from deployer.bench.run import Runner
 from deployer.bench.store import Store
@@ -17,8 +17,7 @@ from deployer.plan.signals import held_back
 from deployer.plan.step import Progress
 from deployer.serve.service import Service
 from deployer.serve.switch import wait_for_memory
-
-_MARGIN = 300.0  # seconds that the host waits longer than a step may take
+from deployer.serve.way_back import WayBack
 
 
 @dataclass(frozen=True)
@@ -35,27 +34,33 @@ class Measuring:
 
     def __call__(self, progress: Progress) -> None:
         service = Service.of(self.runner.inventory, self.runner.transport)
-        guard = Guard(self.runner.transport, self.runner.bench, service.layout.unit)
+        way = WayBack(self.runner.transport, service.layout, self._longest)
         running = self.stops_service and service.state().running
         try:
             if running:
                 progress.say("stopping the service for the time of the bench")
-                self._keep(guard, self.runner.inventory.serve.gate_timeout)
+                way.keep(self._starting_again(service))
                 service.stop()
-            cells = self._measure(service, progress, guard if running else None)
+            cells = self._measure(service, progress)
         finally:
             if running:
                 progress.say("starting the service again")
                 with held_back():
-                    service.start()
-                    guard.end()
+                    way.take()
+                    way.end()
         self.ended(cells)
 
-    def _keep(self, guard: Guard | None, seconds: float) -> None:
-        if guard is not None:
-            guard.keep(seconds + _MARGIN)
+    @property
+    def _longest(self) -> float:
+        """Seconds in which the sweep has ended or is lost: every start and every client at its own limit."""
+        cells = sum(len(load.cells) for load in self.starts)
+        return len(self.starts) * self.runner.inventory.serve.gate_timeout + cells * TIMEOUT
 
-    def _measure(self, service: Service, progress: Progress, guard: Guard | None) -> tuple[Cell, ...]:
+    def _starting_again(self, service: Service) -> str:
+        """What the host runs when the bench has ended, or whoever ran it is gone."""
+        return f"#!/bin/sh\n{self.runner.clearing}\nsystemctl start --no-block {quote(service.layout.unit)}\n"
+
+    def _measure(self, service: Service, progress: Progress) -> tuple[Cell, ...]:
         """One arm that fails does not cost the others theirs; it is the error at the end."""
         cells, failures = list(self.known), dict[str, DeployError]()
         for number, load in enumerate(self.starts):
@@ -64,11 +69,10 @@ class Measuring:
             left = estimate(self.starts[number:], cells, self.runner.inventory.install.build)
             progress.say(f"arm {self.store.arms[load.arm].line.title}: start {number + 1} of {len(self.starts)}, "
                          f"about {duration(left.seconds)} left")  # fmt: skip
-            self._keep(guard, self.runner.inventory.serve.gate_timeout)
             if self.stops_service:
                 wait_for_memory(service, progress)
             try:
-                self._load(load, cells, progress, guard)
+                self._load(load, cells, progress)
             except TransferError:
                 raise
             except DeployError as error:
@@ -78,12 +82,11 @@ class Measuring:
             raise _summed(failures)
         return tuple(cells)
 
-    def _load(self, load: Load, cells: list[Cell], progress: Progress, guard: Guard | None) -> None:
+    def _load(self, load: Load, cells: list[Cell], progress: Progress) -> None:
         sets = {prompts.name: prompts for prompts in self.sweep.sets}
         total = len(self.known) + sum(len(one.cells) for one in self.starts)
         with self.runner.up(self.store.arms[load.arm], progress) as measure:
             for cell in load.cells:
-                self._keep(guard, TIMEOUT)
                 progress.say(f"[{len(cells) + 1} of {total}] {load.arm}: {describe(cell)}")
                 cells.append(measure(cell, sets[cell.prompts]))
                 self.store.write(cells[-1])

@@ -53,11 +53,11 @@ class Bench:
 
     @property
     def client_unit(self) -> str:
-        return f"{self.layout.service}-client"
+        return f"{self.layout.service}-client.service"
 
     @property
     def gpu_unit(self) -> str:
-        return f"{self.layout.service}-gpu"
+        return f"{self.layout.service}-gpu.service"
 
     @property
     def unit_file(self) -> str:

@@ -107,13 +107,17 @@ def plan(
     there = {cell.conditions for cell in known}
     missing = [cell for cell in here.cells if cell not in there]
     done = tuple(_done(arm.name, known, missing) for arm in here.arms if any(_of(arm.name, known)))
+    left = here.runner.left_behind()
+    if left:
+        done += (Step("bench", "clear", "an interrupted bench left its engine", lambda _: here.runner.clear()),)
     if not missing:
         judge(here.lines, known)
         return Plan(inventory.name, done)
     starts = loads(missing, one_load=here.sweep.one_load)
     names = ", ".join(dict.fromkeys(load.arm for load in starts))
     cost = estimate(starts, known, inventory.install.build).text()
-    held = _held(here.gpus)
+    ours = left and not Service.of(inventory, transport).state().running  # what holds the GPUs is about to go
+    held = None if ours else _held(here.gpus)
     if held and not take_gpu:
         why = f"skipped: {held}; --take-gpu stops the service for the bench and starts it again. It takes {cost}"
         return Plan(inventory.name, (*done, Step("bench", names, why)))

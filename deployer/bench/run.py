@@ -24,7 +24,7 @@ from deployer.serve import gate
 from deployer.serve.endpoint import Endpoint
 from deployer.serve.gate import Clock, Wanted
 from deployer.serve.render import Engine
-from deployer.serve.service import Service
+from deployer.serve.service import STOPS, Service
 from deployer.transport.base import Transport
 
 _SETTLE = 1.0  # the workers publish the tree's counters twice a second
@@ -44,6 +44,7 @@ class Runner:
     def up(self, arm: Arm, progress: Progress) -> Iterator[Callable[[Conditions, PromptSet], Cell]]:
         """Starts the arm's engine and proves it; yields what measures one cell; clears everything away again."""
         try:
+            self.clear()  # an engine that an interrupted bench left would answer in this one's place
             self._put(arm)
             start = time.monotonic()
             service = self._service()
@@ -60,6 +61,10 @@ class Runner:
             # A second Ctrl-C waits: what a bench leaves holds the GPUs.
             with suppress(DeployError), held_back():
                 self.clear()
+
+    def left_behind(self) -> bool:
+        """Whether an interrupted bench left its unit on the host."""
+        return self._service().state().installed
 
     def _cell(self, cell: Conditions, prompts: PromptSet, load_seconds: float) -> Cell:
         self.transport.write(prompts.jsonl(cell.requests).encode(), self.bench.prompts, sudo=True)
@@ -139,11 +144,16 @@ class Runner:
         return parsed
 
     def clear(self) -> None:
-        """Stops the arm and what asks it, and removes what they left."""
+        """Stops what asks and what answers, whoever started them, and removes what they left."""
+        self.transport.run(self.clearing, sudo=True, timeout=STOPS)
+
+    @property
+    def clearing(self) -> str:
+        """The commands for that."""
         bench = self.bench
-        others = " ".join(quote(f"{unit}.service") for unit in (bench.client_unit, bench.gpu_unit))
-        self.transport.run(f"systemctl stop {others} 2>/dev/null; true", sudo=True, timeout=120.0)
-        self._service().stop()
+        units = " ".join(map(quote, (bench.client_unit, bench.gpu_unit, bench.layout.unit)))
         paths = (bench.unit_file, f"{bench.unit_file}.d", bench.folder, bench.layout.state_dir)
-        command = f"rm -rf {' '.join(quote(path) for path in paths)}; systemctl daemon-reload; "
-        self.transport.run(f"{command} systemctl reset-failed {quote(bench.layout.unit)} 2>/dev/null; true", sudo=True)
+        return (
+            f"systemctl stop {units} 2>/dev/null; rm -rf {' '.join(quote(path) for path in paths)}; "
+            f"systemctl daemon-reload; systemctl reset-failed {units} 2>/dev/null; true"
+        )

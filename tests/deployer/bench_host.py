@@ -73,8 +73,9 @@ class BenchHost(FakeTransport):
             (r"systemctl show .* -p LoadState", self._state),
             (r"^u=\S+; g=.*systemctl stop", self._stop),
             (r"reset-failed .*; systemctl start", self._start),
-            (r"^systemctl (stop|daemon-reload)", lambda _: ""),
-            (r"on-active", lambda _: ""),
+            (r"^systemctl stop .*; rm -rf", self._clear),
+            (r"^if test -e .*way-back", self._go_back),
+            (r"^(systemctl (daemon-reload|is-active)|exec systemd-run|mv -T)", lambda _: ""),
             (r"^command -v systemd-run", lambda _: self.box.confinement),
             (r"bench serve", self._client),
             (r"^cat /run/.*cell\.json", lambda _: self.box.files["cell.json"].decode()),
@@ -117,8 +118,11 @@ class BenchHost(FakeTransport):
         return ARM if ARM in command else SERVICE
 
     def _state(self, command: str) -> str:
-        active = "active\nSubState=running" if self.box.active[self._unit(command)] else "inactive\nSubState=dead"
-        return f"LoadState=loaded\nActiveState={active}\nMainPID=7\nNRestarts=0\ncurrent=/opt/ddtree/releases/r1\n"
+        unit = self._unit(command)
+        active = "active\nSubState=running" if self.box.active[unit] else "inactive\nSubState=dead"
+        there = unit == SERVICE or f"/run/systemd/system/{ARM}.service" in self.box.files
+        loaded = "loaded" if there else "not-found"
+        return f"LoadState={loaded}\nActiveState={active}\nMainPID=7\nNRestarts=0\ncurrent=/opt/ddtree/releases/r1\n"
 
     def _stop(self, command: str) -> str:
         unit = self._unit(command)
@@ -126,6 +130,22 @@ class BenchHost(FakeTransport):
             self.box.log.append(f"stop {self.box.arm if unit == ARM else SERVICE}")
         self.box.active[unit], self.box.gpus = False, IDLE if self.box.gpus else ""
         return ""
+
+    def _clear(self, command: str) -> str:
+        """The arm's engine, client and files are gone."""
+        if self.box.active[ARM]:
+            self.box.log.append(f"stop {self.box.arm}")
+        self.box.active[ARM] = False
+        self.box.files = {path: data for path, data in self.box.files.items() if not path.startswith("/run/")}
+        return ""
+
+    def _go_back(self, command: str) -> str:
+        """What the script says that the host keeps for this."""
+        script = self.box.files["/opt/ddtree/state/way-back.sh"].decode()
+        assert "systemctl stop ddtree-vllm-bench-client.service" in script
+        assert f"systemctl start --no-block {SERVICE}.service" in script
+        self._clear(script)
+        return self._start(f"systemctl start {SERVICE}.service")
 
     def _start(self, command: str) -> str:
         unit = self._unit(command)

@@ -156,9 +156,10 @@ def test_a_sweep_that_was_cut_goes_on_with_what_is_missing(host: BenchHost, box:
         applied(plan(inventory(), host, sweep=sweep))
     assert ran(box) == ["ar c1 T0", "ar c2 T0", "chain:7 c1 T0"]
     assert not box.active[ARM], "the arm is stopped"
-    assert any(
-        command.startswith("sudo rm -rf") and "/run/ddtree-vllm-bench-work" in command for command in host.commands
-    )
+    cleared = [
+        command for command in host.commands if command.startswith("sudo systemctl stop ddtree-vllm-bench-client")
+    ]
+    assert "rm -rf /run/systemd/system/ddtree-vllm-bench.service" in cleared[-1], "and nothing of it is left"
     box.before_client, box.log = lambda what: None, []
     made = plan(inventory(), host, sweep=sweep)
     assert next(step.reason for step in made.steps if step.title == "chain:7").startswith("measured 1 of 2: ")
@@ -227,25 +228,42 @@ def test_it_is_started_again_when_the_bench_is_interrupted_too(host: BenchHost, 
 
 
 def test_the_host_itself_starts_the_service_again_if_the_laptop_never_comes_back(host: BenchHost, box: Box) -> None:
-    """Before the service is stopped, and before each step that follows, a timer is set that outlasts it."""
+    """The way back is on the host before the service is stopped, and gone once it was started again."""
     box.gpus = held_by("ddtree-vllm.service")
     applied(plan(on_gpus(), host, take_gpu=True))
-    guarded = [number for number, command in enumerate(host.commands) if "--on-active=" in command]
+    kept = next(
+        n for n, command in enumerate(host.commands) if command.startswith("sudo write /opt/ddtree/state/way-back.sh")
+    )
+    [watch] = [command for command in host.commands if "exec systemd-run" in command]
     stopped = next(n for n, command in enumerate(host.commands) if command.startswith("sudo u=ddtree-vllm.service;"))
-    assert guarded[0] < stopped
-    assert len(guarded) == 1 + 3 + 3, "once before the stop, then before each start and each cell"
-    timer = host.commands[guarded[0]]
-    assert "systemctl start ddtree-vllm.service" in timer
-    assert "systemctl stop ddtree-vllm-bench.service" in timer
-    waits = [float(match[1]) for command in host.commands if (match := re.search(r"--on-active=(\d+)", command))]
-    assert min(waits) > inventory().serve.gate_timeout
-    ends = [number for number, command in enumerate(host.commands) if "bench-return.timer" in command]
-    assert "systemd-run" not in host.commands[ends[-1]], "it is ended once the service was started"
+    assert kept < stopped
+    patience = re.search(r"timeout (\d+) cat", watch)
+    assert patience is not None
+    assert int(patience[1]) == 3 * inventory().serve.gate_timeout + 3 * 3600, "every start and client at its own limit"
+    started = next(
+        n for n, command in enumerate(host.commands) if command.startswith("sudo if test -e /opt/ddtree/state/way-back")
+    )
+    assert any("way-back.sh.closed" in command for command in host.commands[started:]), "the way goes when it was gone"
 
 
-def test_without_a_service_to_put_back_there_is_no_timer(host: BenchHost) -> None:
+def test_without_a_service_to_put_back_there_is_no_way_to_keep(host: BenchHost) -> None:
     applied(plan(inventory(), host))
-    assert not any("--on-active=" in command for command in host.commands)
+    assert not any("way-back" in command for command in host.commands)
+
+
+def test_an_engine_that_a_killed_bench_left_is_cleared_first_and_never_answers_for_the_next_arm(
+    host: BenchHost, box: Box
+) -> None:
+    box.files[f"/run/systemd/system/{ARM}.service"] = b""
+    made = plan(inventory(), host)
+    assert "clear" in [step.title for step in made.pending]
+    applied(made)
+    cleared = next(
+        n for n, command in enumerate(host.commands) if command.startswith("sudo systemctl stop ddtree-vllm-bench")
+    )
+    written = next(n for n, command in enumerate(host.commands) if command.startswith("sudo write /run/"))
+    assert cleared < written
+    assert "clear" not in [step.title for step in plan(inventory(), host).steps]
 
 
 @pytest.mark.parametrize("ours_runs", [True, False])
