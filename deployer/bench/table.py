@@ -14,7 +14,7 @@ from deployer.bench.series import Match, Series, Spread, match, sampling, series
 from deployer.bench.verdict import speed, tpot, verdict
 
 CPU_REMARK = "Measured with Triton's interpreter on a CPU: acceptance is real, times say nothing about a GPU's speed."
-_SHOWN_DEPTHS = 8  # in one line; the page has all
+_SHOWN_DEPTHS = 6  # in one line; the page has all
 _HEADINGS = ("arm", "accepted", "accepted by depth", "TPOT ms", "tokens/s", "speed-up", "off spine", "equal (control)")
 
 

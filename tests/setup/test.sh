@@ -54,6 +54,7 @@ in_engine() { build/engine/bin/python "${pytest[@]}" "$@"; }
 
 must tests/setup/packages.sh
 must tests/setup/laptop.sh build/venv
+tests/setup/report_tools.sh
 part "ruff" build/venv/bin/ruff check .
 part "mypy --strict" build/venv/bin/mypy
 beside "deployer, on this machine" on_laptop tests/deployer -m "not lab and ($select)"
