@@ -71,8 +71,13 @@ def ready(inventory: Inventory, transport: Transport, *, service_runs: bool, rep
     if inventory.install.build == "cpu":
         return Gpus()
     gpus = gpu.read(transport, sudo=True)
-    gpus_are_ready(gpus, service_runs, replace, transport.name)
+    gpus_are_ready(gpus, service_runs or held_only_by(gpus, units), replace, transport.name)
     return gpus
+
+
+def held_only_by(gpus: Gpus, units: frozenset[str]) -> bool:
+    """Whether all who hold the GPUs are `units`, which the switch stops: the host may be about to start ours again."""
+    return bool(gpus.holders) and all(holder.unit in units for holder in gpus.holders)
 
 
 def unit_can_start(confined: Confinement | None, where: str) -> None:

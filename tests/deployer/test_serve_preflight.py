@@ -9,7 +9,7 @@ import pytest
 from deployer.errors import PreflightError
 from deployer.facts import gpu
 from deployer.facts.gpu import Gpus
-from deployer.serve.preflight import gpus_are_ready
+from deployer.serve.preflight import gpus_are_ready, held_only_by
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -50,3 +50,12 @@ def test_a_new_library_over_an_old_module_names_both() -> None:
 @pytest.mark.parametrize("name", ["a6000_requires_reset", "fell_off_the_bus", "cgroup_lost"])
 def test_a_card_that_does_not_answer_is_not_taken_for_a_free_one(name: str) -> None:
     assert "nothing was stopped" in refusal(recorded(name))
+
+
+def test_gpus_held_by_the_unit_that_the_switch_stops_are_not_somebody_elses() -> None:
+    held = recorded("a6000_pair_held_by_unit")
+    [unit] = {holder.unit for holder in held.holders}
+    assert unit is not None
+    assert held_only_by(held, frozenset({unit, "ddtree-vllm.service"}))
+    assert not held_only_by(held, frozenset({"ddtree-vllm.service"}))
+    assert not held_only_by(recorded("a6000_pair_idle"), frozenset({unit}))
