@@ -11,7 +11,7 @@ from dataclasses import asdict
 from .box import Lab
 from .machine import LabError, require_lab_machine
 from .nsproxy import Faults
-from .place import place
+from .place import GUESTS, place
 from .remains import remains
 
 
@@ -21,14 +21,14 @@ def _parser() -> argparse.ArgumentParser:
     for verb, what in {
         "check": "whether this machine can run a lab; exit 77 and one sentence if not",
         "build": "make the image unless it is cached",
-        "up": "boot both containers; say so if they are up",
+        "up": "boot the containers; say so if they are up",
         "down": "leave nothing but the cached image and the keys",
         "reset": "down, then up: fresh root file systems, the same keys",
         "status": "what there is of the lab; exit 0 up, 3 down, 4 in between",
     }.items():
         verbs.add_parser(verb, help=what)
-    execute = verbs.add_parser("exec", help="run a command in kpro5 or ct129 as root, without SSH")
-    execute.add_argument("host", choices=("kpro5", "ct129"))
+    execute = verbs.add_parser("exec", help="run a command in kpro5 or in one of its containers as root, without SSH")
+    execute.add_argument("host", choices=("kpro5", *(f"ct{vmid}" for vmid in GUESTS)))
     execute.add_argument("command", nargs="+")
     fault = verbs.add_parser("fault", help="put the link to kpro5 at fault; without a word: mend it")
     fault.add_argument("faults", nargs="*", metavar="NAME=NUMBER", help=f"names: {', '.join(asdict(Faults()))}")

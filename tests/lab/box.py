@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import base
-from .containers import CONTAINERS, CT129, KPRO5, VMID, dress_kpro5, kpro5_config, mount_root
+from .containers import KPRO5, Container, containers, dress_kpro5, guests, kpro5_config, mount_root
 from .identity import ensure_keys, known_hosts, public_keys, ssh_config
 from .machine import LabError, require_lab_machine, sh
 from .nsproxy import Faults
@@ -36,7 +36,7 @@ class Lab:
             return base.build(self.place.base)
 
     def up(self, afresh: bool = False) -> bool:
-        """Boot both containers and wait until CT129 answers through kpro5.
+        """Boot all containers and wait until those in kpro5 answer through it.
 
         Returns False, having changed nothing, if the lab was up and is not wanted afresh.
         """
@@ -74,13 +74,16 @@ class Lab:
         return int(json.loads(self.place.state.read_text())["port"])
 
     def ssh(self, host: str, *command: str) -> list[str]:
-        """The argv that runs a command on `kpro5` or `ct129` with the lab's own keys, checked strictly."""
+        """The argv that runs a command on `kpro5` or one of its containers with the lab's own keys, checked strictly."""
         return ["ssh", "-F", str(self.place.ssh_config), host, *command]
 
     def attach(self, host: str, *argv: str) -> list[str]:
         """The argv that runs a command in a container as its root without SSH, for when SSH is what is broken."""
         enter = ["lxc-attach", "-P", str(self.place.lxc), "-n", self.place.namespace, "--clear-env", "--"]
-        inner = ["lxc-attach", "-n", VMID, "--clear-env", "--"] if host == CT129.name else []
+        numbers = {guest.name: guest.vmid for guest in guests(self.place)}
+        if host != KPRO5.name and host not in numbers:
+            raise LabError(f"this lab has no {host}: LAB_GUESTS says which containers it has")
+        inner = ["lxc-attach", "-n", numbers[host], "--clear-env", "--"] if host in numbers else []
         return [*self._in_network(), *enter, *inner, *argv]
 
     def set_faults(self, faults: Faults) -> None:
@@ -101,7 +104,7 @@ class Lab:
         ensure_keys(self.place)
         self._make_network()
         image = base.rootfs_of(self.place.base)
-        for container in CONTAINERS:
+        for container in containers(self.place):
             mount_root(self.place, container, image)
         dress_kpro5(self.place)
         directory = self.place.lxc / self.place.namespace
@@ -148,11 +151,18 @@ class Lab:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _READY_SECONDS
-        while (tried := sh(*self.ssh(CT129.name, "true"), check=False)).returncode:
+        for guest in guests(self.place):
+            self._wait_for(guest, deadline)
+
+    def _wait_for(self, guest: Container, deadline: float) -> None:
+        while (tried := sh(*self.ssh(guest.name, "true"), check=False)).returncode:
             if time.monotonic() > deadline:
                 log = self.place.run / "kpro5.log"
                 lxc = log.read_text()[-800:] if log.exists() else ""
-                raise LabError(f"CT129 silent for {_READY_SECONDS:.0f} s; `reset` boots it afresh: {tried.stderr}{lxc}")
+                name = guest.name.upper()
+                raise LabError(
+                    f"{name} silent for {_READY_SECONDS:.0f} s; `reset` boots it afresh: {tried.stderr}{lxc}"
+                )
             time.sleep(0.05)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The two containers: what sets them apart, their LXC configuration, and their root file systems over the image."""
+"""The containers: what sets them apart, their LXC configuration, and their root file systems over the image."""
 
 from __future__ import annotations
 
@@ -22,12 +22,30 @@ class Container:
     hwaddr: str
     user: str
 
+    @property
+    def vmid(self) -> str:
+        """Its number in kpro5."""
+        return self.name.removeprefix("ct")
+
+    @property
+    def inside(self) -> str:
+        """Its LXC directory, seen from kpro5's root."""
+        return f"var/lib/lxc/{self.vmid}"
+
 
 KPRO5 = Container("kpro5", "10.129.0.5", "02:00:00:00:00:05", "root")
 CT129 = Container("ct129", "10.130.0.129", "02:00:00:00:01:29", "deploy")
-CONTAINERS = (KPRO5, CT129)
-VMID = "129"
-CT129_INSIDE = f"var/lib/lxc/{VMID}"  # CT129's LXC directory, seen from kpro5's root
+CT130 = Container("ct130", "10.130.0.130", "02:00:00:00:01:30", "deploy")
+
+
+def guests(place: Place) -> tuple[Container, ...]:
+    """The containers that kpro5 runs in this lab."""
+    return tuple(container for container in (CT129, CT130) if container.vmid in place.guests)
+
+
+def containers(place: Place) -> tuple[Container, ...]:
+    """All of a lab's, the outer one first."""
+    return (KPRO5, *guests(place))
 
 
 def _common(container: Container, rootfs: str, mode: str) -> list[str]:
@@ -50,19 +68,19 @@ def _common(container: Container, rootfs: str, mode: str) -> list[str]:
 
 
 def kpro5_config(place: Place) -> str:
-    """LXC configuration of the outer container. CT129's root is bound into it where its own LXC looks for it."""
+    """LXC configuration of the outer container. Its guests' roots are bound into it where its own LXC looks for them."""
     own = [
         # lxc.net.0.link would look for the bridge in the machine's namespace; the script runs in the lab's.
         f"lxc.net.0.script.up = {place.run / 'join-bridge'}",
-        f"lxc.mount.entry = {place.rootfs(CT129.name)} {CT129_INSIDE}/rootfs none bind 0 0",
+        *(f"lxc.mount.entry = {place.rootfs(ct.name)} {ct.inside}/rootfs none bind 0 0" for ct in guests(place)),
     ]
     return "\n".join([*_common(KPRO5, str(place.rootfs(KPRO5.name)), "rw"), *own, ""])
 
 
-def ct129_config() -> str:
-    """LXC configuration of CT129, as kpro5 reads it."""
+def guest_config(guest: Container) -> str:
+    """LXC configuration of one of kpro5's containers, as kpro5 reads it."""
     own = ["lxc.net.0.link = vmbr0", "lxc.net.0.ipv4.gateway = 10.130.0.1"]
-    return "\n".join([*_common(CT129, f"/{CT129_INSIDE}/rootfs", "mixed"), *own, ""])
+    return "\n".join([*_common(guest, f"/{guest.inside}/rootfs", "mixed"), *own, ""])
 
 
 def mount_root(place: Place, container: Container, image: Path) -> None:
@@ -74,7 +92,7 @@ def mount_root(place: Place, container: Container, image: Path) -> None:
     sh("mount", "-t", "overlay", place.namespace, "-o", options, overlay / "rootfs")
     root = overlay / "rootfs"
     (root / "etc/hostname").write_text(f"{container.name}\n")
-    peers = f"{CT129.address} {CT129.name}\n" if container is KPRO5 else ""
+    peers = "".join(f"{ct.address} {ct.name}\n" for ct in guests(place)) if container is KPRO5 else ""
     (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {container.name}\n{peers}")
     seed = f"{place.namespace}/{container.name}".encode()
     (root / "etc/machine-id").write_text(hashlib.sha256(seed).hexdigest()[:32] + "\n")
@@ -86,18 +104,18 @@ def mount_root(place: Place, container: Container, image: Path) -> None:
 
 
 def dress_kpro5(place: Place) -> None:
-    """Give kpro5 what Proxmox would: a bridge, CT129's configuration, `pct` (a stand-in), CT129 started at boot."""
+    """Give kpro5 what Proxmox would: a bridge, its guests' configurations, `pct` (a stand-in), guests started at boot."""
     root = place.rootfs(KPRO5.name)
-    inside = root / CT129_INSIDE
-    (inside / "rootfs").mkdir(parents=True)
-    (inside / "config").write_text(ct129_config())
     _install(GUEST / "pct", root / "usr/local/sbin/pct", 0o755)
     units = root / "etc/systemd/system"
     wants = units / "multi-user.target.wants"
     wants.mkdir(exist_ok=True)
     for unit in ("vmbr0.service", "pct@.service"):
         _install(GUEST / unit, units / unit, 0o644)
-    (wants / f"pct@{VMID}.service").symlink_to("../pct@.service")
+    for guest in guests(place):
+        (root / guest.inside / "rootfs").mkdir(parents=True)
+        (root / guest.inside / "config").write_text(guest_config(guest))
+        (wants / f"pct@{guest.vmid}.service").symlink_to("../pct@.service")
 
 
 def _install(source: Path, target: Path, mode: int) -> None:

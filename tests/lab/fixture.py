@@ -13,11 +13,12 @@ from .place import place
 _NOWHERE_ELSE = ("LAB_DIR", "LAB_NS")
 
 
-def lab_beside(name: str) -> Lab:
+def lab_beside(name: str, guests: str = "") -> Lab:
     """A lab of its own beside the developer's: it shares the cached image, and nothing else."""
     usual = place()
     environ = {key: value for key, value in os.environ.items() if key not in _NOWHERE_ELSE}
-    return Lab(place({**environ, "LAB_DIR": f"{usual.root}-{name}", "LAB_BASE": str(usual.base)}))
+    own = {"LAB_DIR": f"{usual.root}-{name}", "LAB_BASE": str(usual.base), "LAB_GUESTS": guests}
+    return Lab(place({**environ, **own}))
 
 
 @pytest.fixture(scope="session")

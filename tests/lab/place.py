@@ -14,6 +14,7 @@ from .machine import LabError
 CHECKOUT = Path(__file__).resolve().parents[2]
 _PLAIN_PATH = re.compile(r"/[\w./+-]*", re.ASCII)
 _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,30}")
+GUESTS = ("129", "130")  # the containers that kpro5 can run
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Place:
     root: Path
     base: Path
     namespace: str
+    guests: tuple[str, ...] = GUESTS[:1]
 
     @property
     def run(self) -> Path:
@@ -73,7 +75,8 @@ def place(environ: Mapping[str, str] = os.environ) -> Place:
     """The lab that LAB_DIR, LAB_BASE and LAB_NS name.
 
     LAB_DIR defaults to build/lab of the checkout, LAB_BASE (the cached image, which labs share) to LAB_DIR/base,
-    LAB_NS to a name derived from LAB_DIR. Raises LabError for a path that LXC or overlayfs would misread.
+    LAB_NS to a name derived from LAB_DIR, LAB_GUESTS (the containers in kpro5) to 129; it may be 129,130. Raises LabError
+    for a path that LXC or overlayfs would misread.
     """
     root = Path(environ.get("LAB_DIR") or CHECKOUT / "build" / "lab").resolve()
     base = Path(environ.get("LAB_BASE") or root / "base").resolve()
@@ -83,4 +86,7 @@ def place(environ: Mapping[str, str] = os.environ) -> Place:
     namespace = environ.get("LAB_NS") or "lab-" + hashlib.sha256(str(root).encode()).hexdigest()[:8]
     if not _NAMESPACE.fullmatch(namespace):
         raise LabError(f"LAB_NS={namespace}: wants a letter, then at most 30 lower-case letters, digits and dashes")
-    return Place(root, base, namespace)
+    guests = tuple((environ.get("LAB_GUESTS") or GUESTS[0]).split(","))
+    if guests not in (GUESTS[:1], GUESTS):
+        raise LabError(f"LAB_GUESTS={','.join(guests)}: wants {GUESTS[0]} or {','.join(GUESTS)}")
+    return Place(root, base, namespace, guests)

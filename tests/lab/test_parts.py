@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from .base import apt_sources, apt_transport
-from .containers import ct129_config, kpro5_config
+from .box import Lab
+from .containers import CT129, containers, guest_config, kpro5_config
 from .identity import known_hosts, ssh_config
 from .machine import LabError
 from .nsproxy import Faults, Knobs, forward
@@ -34,6 +35,20 @@ class TestPlace:
     def test_what_lxc_would_misread_is_refused(self, environ: dict[str, str]) -> None:
         with pytest.raises(LabError):
             place(environ)
+
+    def test_a_second_box_is_there_when_asked_for_and_only_then(self) -> None:
+        one, two = place({}), place({"LAB_GUESTS": "129,130"})
+        assert [container.name for container in containers(one)] == ["kpro5", "ct129"]
+        assert [container.name for container in containers(two)] == ["kpro5", "ct129", "ct130"]
+        assert "130/rootfs" not in kpro5_config(one)
+        assert "130/rootfs" in kpro5_config(two)
+        assert "lxc-attach -n 130 " in " ".join(Lab(two).attach("ct130", "true"))
+        with pytest.raises(LabError, match="no ct130"):
+            Lab(one).attach("ct130", "true")
+
+    def test_a_box_that_kpro5_cannot_have_is_refused(self) -> None:
+        with pytest.raises(LabError, match="129,130"):
+            place({"LAB_GUESTS": "131"})
 
 
 class TestIdentity:
@@ -66,7 +81,7 @@ class TestIdentity:
 
     def test_only_kpro5_is_told_where_ct129_is(self, tmp_path: Path) -> None:
         lab = Place(tmp_path, tmp_path / "base", "x")
-        assert "10.130.0.129/24" in ct129_config()
+        assert "10.130.0.129/24" in guest_config(CT129)
         assert "10.130." not in kpro5_config(lab)
 
 
