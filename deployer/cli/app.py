@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from deployer import __version__
-from deployer.cli import bench, check, doctor, gc, history, inventory, lock, look, push, serve, up, verb
+from deployer.cli import bench, check, doctor, gc, history, inventory, lock, look, push, router, serve, up, verb
 from deployer.cli import init as init_verb
 from deployer.cli import install as install_verb
 from deployer.cli.display import begin, err, tell_programs
@@ -51,6 +51,7 @@ verb.add(app, look.tunnel, several=False)
 verb.add(app, init_verb.init, several=False)
 app.add_typer(bench.app, name="bench")
 app.add_typer(inventory.app, name="inventory")
+app.add_typer(router.app, name="router")
 
 
 def _version(wanted: bool) -> None:

@@ -16,6 +16,7 @@ from deployer.errors import DeployError, Exit
 from deployer.plan.audit import Entry
 
 FORMAT: Literal["ddtree-deploy/1"] = "ddtree-deploy/1"
+RollState = Literal["pending", "new", "unchanged", "old", "down", "unknown", "untouched"]
 StepState = Literal["unneeded", "pending", "undecided", "done", "failed"]
 
 
@@ -97,10 +98,26 @@ class Document(Result):
     warnings: list[str] = Field(default_factory=list, description="what went wrong and failed nothing")
 
 
+class TurnLine(Part):
+    """One host's turn of `--rolling`."""
+
+    host: str
+    state: RollState = Field(
+        description="pending: it is to be changed (--plan); new: it runs what the inventory asks for; unchanged: it did "
+        "already; old: it failed before anything stopped, or what ran before was restored; down: neither serves; unknown: "
+        "its process ended without saying; untouched: the roll ended before its turn"
+    )
+    why: str
+
+
 class Fleet(Result):
-    """One verb on several hosts: their documents, in the order in which they were named. `exit_code` is the worst."""
+    """One verb on several hosts: their documents, in the order in which they were named. `exit_code` is the worst.
+
+    With --rolling, `roll` says how far it came; a host whose turn did not come has the document of its plan.
+    """
 
     hosts: list[Document]
+    roll: list[TurnLine] | None = None
 
 
 def code_and_outcome(code: Exit) -> dict[str, Any]:

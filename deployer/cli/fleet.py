@@ -65,8 +65,15 @@ class Member:
 def run(call: Call, hosts: tuple[str, ...], *, parallel: int) -> None:
     """Asks all hosts, at most `parallel` at a time, and ends the program with the worst exit code."""
     go_on()
+    _tell(call, ask(call, hosts, parallel=parallel, json=report.json, aloud=True))
+
+
+def ask(call: Call, hosts: tuple[str, ...], *, parallel: int, json: bool, aloud: bool, width: int = 0) -> list[Member]:
+    """Asks all hosts and waits for their ends. With `json` each prints a document, which its member keeps; what people
+    read of them is shown while they run, or, unless `aloud`, only of those that failed.
+    """
     members = [Member(host) for host in hosts]
-    width = max(map(len, hosts))
+    width = max(width, *map(len, hosts))
     columns = max(NARROWEST, out.width - width - 3)
     stopping = threading.Event()
     printing = threading.Lock()
@@ -75,21 +82,25 @@ def run(call: Call, hosts: tuple[str, ...], *, parallel: int) -> None:
         if stopping.is_set():
             return
         prefix = f"{member.host:{width}} | "
-        member.process = _started(call.words(member.host, report.json), columns)
+        member.process = _started(call.words(member.host, json), columns)
         if stopping.is_set():
             member.process.send_signal(signal.SIGTERM)
         said, failed = member.process.stdout, member.process.stderr
-        keep: Callable[[str], None] = member.said.append if report.json else _printer("stdout", prefix, printing)
-        reader = threading.Thread(target=_each, args=(failed, _printer("stderr", prefix, printing)))
+        show = _printer("stderr", prefix, printing)
+        kept: list[str] = []
+        keep: Callable[[str], None] = member.said.append if json else _printer("stdout", prefix, printing)
+        reader = threading.Thread(target=_each, args=(failed, show if aloud else kept.append))
         reader.start()
         _each(said, keep)
         reader.join()
         member.code = member.process.wait()
+        for line in kept if member.code else ():
+            show(line)
 
     with ThreadPoolExecutor(max_workers=parallel) as pool:
         running = [pool.submit(ask, member) for member in members]
         _wait(lambda: [future.result() for future in running], members, stopping)
-    _tell(call, members)
+    return members
 
 
 def _wait(for_all: Callable[[], object], members: Iterable[Member], stopping: threading.Event) -> None:
@@ -147,13 +158,13 @@ def _tell(call: Call, members: list[Member]) -> None:
         meaning = f" ({int(ended)}): {MEANINGS[ended]}" if ended else ""
         out.print(f"{member.host:{width}}   {ended.label}{meaning}", markup=False)
     if report.json:
-        documents = [_document(call, member) for member in members]
+        documents = [document(call, member) for member in members]
         report.fleet = Fleet(**code_and_outcome(code), verb=call.verb, hosts=documents)
     if code is not Exit.OK:
         raise typer.Exit(int(code))
 
 
-def _document(call: Call, member: Member) -> Document:
+def document(call: Call, member: Member) -> Document:
     """What the host's process printed; one that printed none gets one that says so."""
     try:
         return Document.model_validate_json("".join(member.said))

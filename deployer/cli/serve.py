@@ -13,13 +13,20 @@ Replace = Annotated[
     str | None,
     typer.Option("--replace", metavar="UNIT", help="stop this unit when all else is ready; restored if the gate fails"),
 ]
+Rolling = Annotated[
+    bool,
+    typer.Option(
+        "--rolling",
+        help="one host after another, ending at the first that fails; a box leaves its router only while another serves",
+    ),
+]
 
 
-def serve(host: HostName, replace: Replace = None, plan: PlanOnly = False) -> None:
+def serve(host: HostName, replace: Replace = None, rolling: Rolling = False, plan: PlanOnly = False) -> None:
     """Installs and starts the unit, and proves it by a real completion; what ran before comes back if that fails."""
     from deployer.serve.plan import plan as build
 
-    carry_out(host, "serve", partial(build, replace=replace), plan_only=plan)
+    carry_out(host, "serve", partial(build, replace=replace, rolling=rolling), plan_only=plan)
 
 
 def stop(host: HostName, plan: PlanOnly = False) -> None:
@@ -34,12 +41,13 @@ def rollback(
     to: Annotated[
         str | None, typer.Option("--to", metavar="RELEASE", help="which release; the previous one if left out")
     ] = None,
+    rolling: Rolling = False,
     plan: PlanOnly = False,
 ) -> None:
     """Goes back to what served before, through the same gate."""
     from deployer.serve.rollback import plan as build
 
-    carry_out(host, "rollback", partial(build, to=to), plan_only=plan)
+    carry_out(host, "rollback", partial(build, to=to, rolling=rolling), plan_only=plan)
 
 
 def uninstall(

@@ -10,14 +10,20 @@ from deployer.cli.bench import TakeGpu, show_bench
 from deployer.cli.check import examine
 from deployer.cli.display import PlanDisplay, out, show_plan, show_undecided
 from deployer.cli.host import Builder, Host, HostName, PlanOnly, reached
-from deployer.cli.serve import Replace
+from deployer.cli.serve import Replace, Rolling
 from deployer.errors import PreflightError
 from deployer.plan.apply import deploying, last_change, run
 
 Stage = tuple[str, Builder]
 
 
-def up(host: HostName, replace: Replace = None, take_gpu: TakeGpu = False, plan: PlanOnly = False) -> None:
+def up(
+    host: HostName,
+    replace: Replace = None,
+    take_gpu: TakeGpu = False,
+    rolling: Rolling = False,
+    plan: PlanOnly = False,
+) -> None:
     """check, push, install, bench, serve and its gate. Run again, it changes nothing and says why."""
     from deployer.bench.plan import plan as bench
     from deployer.install.plan import plan as install
@@ -28,7 +34,7 @@ def up(host: HostName, replace: Replace = None, take_gpu: TakeGpu = False, plan:
         ("push", push),
         ("install", install),
         ("bench", partial(bench, take_gpu=take_gpu)),
-        ("serve", partial(serve, replace=replace)),
+        ("serve", partial(serve, replace=replace, rolling=rolling)),
     ]
     with reached(host) as reached_host:
         examine(reached_host)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 
-from deployer.cli import fleet
+from deployer.cli import fleet, roll
 from deployer.cli.host import choices, complete_host, complete_hosts
 from deployer.cli.report import report
 from deployer.errors import UsageError
@@ -75,8 +75,12 @@ def add(
         parallel = given.pop("parallel")
         if hosts is None:
             verb(**given)
+            return
+        call = fleet.Call(title, _options(own, given), local=choices.local)
+        if given.get("rolling"):
+            roll.run(call, hosts, parallel=parallel, plan_only=bool(given["plan"]))
         else:
-            fleet.run(fleet.Call(title, _options(own, given), local=choices.local), hosts, parallel=parallel)
+            fleet.run(call, hosts, parallel=parallel)
 
     common = [_option("json", Json, False)]
     if several:

@@ -6,7 +6,7 @@ import os
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,6 +15,7 @@ from deployer.inventory.model import Inventory
 
 BUNDLED = Path(__file__).parents[2] / "inventory"
 FOLDER_VARIABLE = "DDTREE_INVENTORY"
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def folders() -> tuple[Path, ...]:
@@ -53,16 +54,24 @@ def find(name_or_path: str) -> Path:
 
 def load(name_or_path: str) -> Inventory:
     """The inventory of a host, by name or by its file's path, with every laptop path made absolute."""
-    path = find(name_or_path)
-    return parse(_text(path), path)
+    return validated(Inventory, find(name_or_path))
+
+
+def validated(model: type[Model], path: Path) -> Model:
+    """A file as what it has to be, with every laptop path made absolute."""
+    return _parsed(model, _text(path), path)
 
 
 def parse(text: str, path: Path) -> Inventory:
     """The inventory that a file's text is; `path` is where it is or will be."""
+    return _parsed(Inventory, text, path)
+
+
+def _parsed(model: type[Model], text: str, path: Path) -> Model:
     try:
-        return Inventory.model_validate(_toml(text, path), context={"folder": path.parent})
+        return model.model_validate(_toml(text, path), context={"folder": path.parent})
     except ValidationError as error:
-        raise _explained(error, path) from error
+        raise _explained(error, path, model) from error
 
 
 def members(group: str) -> tuple[str, ...]:
@@ -102,18 +111,18 @@ def _toml(text: str, path: Path) -> dict[str, Any]:
         raise UsageError(f"not valid TOML: {error}", where=str(path), remedy="mend the file at that line") from error
 
 
-def _explained(error: ValidationError, path: Path) -> UsageError:
-    problems = [_problem(detail["loc"], detail["type"], detail["msg"]) for detail in error.errors()]
+def _explained(error: ValidationError, path: Path, model: type[BaseModel]) -> UsageError:
+    problems = [_problem(detail["loc"], detail["type"], detail["msg"], model) for detail in error.errors()]
     first = problems[0][0] if len(problems) == 1 else "; ".join(what for what, _ in problems)
     remedies = dict.fromkeys(remedy for _, remedy in problems)
     return UsageError(first, where=str(path), remedy="; ".join(remedies))
 
 
-def _problem(location: tuple[int | str, ...], kind: str, message: str) -> tuple[str, str]:
+def _problem(location: tuple[int | str, ...], kind: str, message: str, model: type[BaseModel]) -> tuple[str, str]:
     """What is wrong with one key, and what to do about it."""
     key = ".".join(str(part) for part in location)
     if kind == "extra_forbidden":
-        known = list(_section_of(location[:-1]).model_fields)
+        known = list(_section_of(location[:-1], model).model_fields)
         near = get_close_matches(str(location[-1]), known, n=1)
         return f"unknown key {key}", f"did you mean {near[0]}?" if near else f"known keys there: {', '.join(known)}"
     if kind == "missing":
@@ -121,9 +130,9 @@ def _problem(location: tuple[int | str, ...], kind: str, message: str) -> tuple[
     return f"{key}: {message}", f"correct {key}"
 
 
-def _section_of(location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The model class that a location in the file belongs to."""
-    section: type[BaseModel] = Inventory
+def _section_of(location: tuple[int | str, ...], model: type[BaseModel]) -> type[BaseModel]:
+    """The class that a location in the file belongs to."""
+    section: type[BaseModel] = model
     annotation: Any = section
     for part in location:
         # A table with free keys leads to what its values are.

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from deployer.inventory.network import Address, Network
 from deployer.inventory.paths import HostPath, Identifier, LaptopPath, ProfileReference, SshWord
 from deployer.inventory.secret import SecretSource
 
@@ -97,6 +98,12 @@ class Serve(Section):
     """The service. `options` are vLLM's own, passed through by their names."""
 
     port: int = Field(default=8000, ge=1, le=65535)
+    address: Address | None = Field(
+        default=None, description="the host's own, for those in `allow`; left out: the service is on loopback only"
+    )
+    allow: tuple[Network, ...] = Field(
+        default=(), description="addresses or networks that may connect to `address`: a router's, say; nobody else may"
+    )
     served_model_name: str
     options: dict[str, OptionValue] = Field(default_factory=dict)
     environment: dict[str, str] = Field(default_factory=dict, description="variables of the service, as they are")
@@ -112,13 +119,17 @@ class Serve(Section):
     )
 
     @model_validator(mode="after")
-    def _no_secret_is_written_out(self) -> Self:
+    def _consistent(self) -> Self:
         for name, value in self.environment.items():
             if value.startswith("$") or SECRET_NAME.search(name):
                 raise ValueError(
                     f"{name} does not belong into environment: an inventory is no place for secrets; "
                     f'use [serve.secrets] {name} = {{ env = "NAME" }} or {{ file = "PATH" }}'
                 )
+        if (self.address is None) != (not self.allow):
+            raise ValueError("address and allow belong together: where the service is, and who may connect to it")
+        if self.address and "host" in self.options:
+            raise ValueError("options.host and address exclude each other: leave options.host out")
         if both := self.environment.keys() & self.secrets.keys():
             raise ValueError(f"{', '.join(sorted(both))} is in both environment and secrets")
         return self

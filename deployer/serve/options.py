@@ -24,7 +24,9 @@ _DECIDED = {
 _SPECULATIVE_DECIDED = {"method": "dflash", "model": "[drafter]", "num_speculative_tokens": "[tree] budget"}
 
 
-def engine_options(inventory: Inventory, decoding: Decoding, *, target: str, drafter: str, port: int) -> dict[str, Any]:
+def engine_options(
+    inventory: Inventory, decoding: Decoding, *, target: str, drafter: str, port: int, host: str = "127.0.0.1"
+) -> dict[str, Any]:
     """What `vllm serve --config` reads. Raises UsageError when [serve.options] sets what is decided here."""
     given = normalised(inventory.serve.options)
     _refuse(given, _DECIDED, inventory)
@@ -35,7 +37,7 @@ def engine_options(inventory: Inventory, decoding: Decoding, *, target: str, dra
     options: dict[str, Any] = {
         "model": target,
         "served-model-name": [inventory.serve.served_model_name],
-        "host": "127.0.0.1",
+        "host": host,
         "port": port,
         "shutdown-timeout": DRAIN_SECONDS,
         "disable-uvicorn-access-log": True,

@@ -11,6 +11,7 @@ from typing import Any
 from deployer.errors import PreflightError
 from deployer.facts import confinement
 from deployer.facts.service import ServiceState
+from deployer.fleet.traffic import Traffic, behind
 from deployer.install.release import Folder
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
@@ -29,8 +30,11 @@ SHOWN = 60  # characters of an option's value
 _RECONFIGURED = "the inventory asks for another configuration"
 
 
-def plan(inventory: Inventory, transport: Transport, *, replace: str | None = None) -> Plan:
-    """The steps that make the inventory's service run and prove itself. Reads the host, changes nothing there."""
+def plan(inventory: Inventory, transport: Transport, *, replace: str | None = None, rolling: bool = False) -> Plan:
+    """The steps that make the inventory's service run and prove itself. Reads the host, changes nothing there.
+
+    `rolling`: it stops only while another box takes its requests.
+    """
     layout = Layout.of(inventory)
     service, records = Service.of(inventory, transport), Records(transport, layout)
     state = service.state()
@@ -50,15 +54,17 @@ def plan(inventory: Inventory, transport: Transport, *, replace: str | None = No
     reason = _reason(state, active, files, differing)
     if reason == _RECONFIGURED and active is not None:
         reason = f"{reason}: {changes(records.config(active), files.config)}; no push, no install, one stop-start"
+    traffic = behind(inventory, strict=rolling)
     if reason is None:
         since = f"running since {state.since or 'its start'}"
         done = Step("serve", "service", f"{since}; deployment {active.id if active else ''} has proved itself")
-        return Plan(inventory.name, (*first, Step("serve", "files", "as they should be"), done))
+        return Plan(inventory.name, (*first, Step("serve", "files", "as they should be"), done, *_routed(traffic)))
     preflight.unit_can_start(confined, transport.name)
     new = Record.new(state.current, files, str(how), replace, softer)
     job = _Job(records, files, folder.python, new, active)
     foreign = replace if replace and replace != layout.unit else None
-    switch = Switch(service, records, job.new, active, state.running, Wanted.of(inventory, how), foreign)
+    wanted = Wanted.of(inventory, how)
+    switch = Switch(service, records, job.new, active, state.running, wanted, foreign, traffic)
     return Plan(inventory.name, (*first, *job.steps(differing, reason), *_switching(switch, reason)))
 
 
@@ -98,6 +104,14 @@ def _short(options: Mapping[str, Any], key: str) -> str:
         return "unset"
     text = json.dumps(options[key], ensure_ascii=False)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
+
+
+def _routed(traffic: Traffic) -> tuple[Step, ...]:
+    """Back among the boxes of routers that a killed deployment had taken it out of."""
+    names = traffic.absent()
+    if not names:
+        return ()
+    return (Step("serve", "router", f"gets no requests from {', '.join(names)}", traffic.resume),)
 
 
 def _switching(switch: Switch, reason: str) -> tuple[Step, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from deployer.errors import PreflightError
-from deployer.facts import gpu, ports
+from deployer.facts import firewall, gpu, ports
 from deployer.facts.confinement import Confinement
 from deployer.facts.finding import failures
 from deployer.facts.gpu import Gpus
@@ -66,8 +66,10 @@ def _versions(gpus: Gpus) -> str:
 
 def ready(inventory: Inventory, transport: Transport, *, service_runs: bool, replace: str | None) -> Gpus:
     """Everything that can be known before the old service stops; gives the GPUs, whose nodes the unit names."""
-    units = frozenset({Layout.of(inventory).unit, *([replace] if replace else [])})
-    port_is_free(inventory, transport, units)
+    unit = Layout.of(inventory).unit
+    port_is_free(inventory, transport, frozenset({unit, *([replace] if replace else [])}))
+    if inventory.serve.address:
+        firewall.must_hold(transport, inventory.install.python, unit)
     if inventory.install.build == "cpu":
         return Gpus()
     gpus = gpu.read(transport, sudo=True)

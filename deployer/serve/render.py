@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from string import Template
 
 from deployer.errors import UsageError
 from deployer.install.source import project_path
 from deployer.inventory.model import Inventory
+from deployer.inventory.network import every_address
 from deployer.inventory.secret import Secret, read_all
 from deployer.plan.layout import Layout
 from deployer.serve.decoding import Decoding
@@ -56,12 +57,14 @@ class Place:
     config: str
     environment: str
     port: int
+    host: str = "127.0.0.1"
 
     @classmethod
     def of_service(cls, inventory: Inventory) -> Place:
         """The production service's own."""
-        layout = Layout.of(inventory)
-        return cls(layout.service, layout.service, layout.config, layout.environment, inventory.serve.port)
+        layout, serve = Layout.of(inventory), inventory.serve
+        host = every_address(serve.address) if serve.address else cls.host
+        return cls(layout.service, layout.service, layout.config, layout.environment, serve.port, host)
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,9 @@ def render(
     secrets: Mapping[str, Secret] | None = None,
 ) -> Files:
     """All files of one engine. `nodes` are the host's NVIDIA device nodes, `secrets` what [serve.secrets] names."""
-    options = engine_options(inventory, engine.decoding, target=engine.target, drafter=engine.drafter, port=place.port)
+    options = engine_options(
+        inventory, engine.decoding, target=engine.target, drafter=engine.drafter, port=place.port, host=place.host
+    )
     return Files(
         unit=_unit(inventory, place, engine, int(options["shutdown-timeout"])),
         dropin=_dropin(inventory, nodes, str(options["host"])) + _softening(engine.softer, _hidden(engine)),
@@ -138,8 +143,17 @@ def _dropin(inventory: Inventory, nodes: tuple[str, ...], host: str) -> str:
         start_interval=max(2400, math.ceil(3 * inventory.serve.gate_timeout)),
         devices="\n".join(f"DeviceAllow={node} rw" for node in nodes),
     )
-    loopback = project_path("systemd", "loopback.conf").read_text(encoding="utf-8")
-    return text + ("\n" + loopback if host.startswith(_LOOPBACK) else "")
+    if host.startswith(_LOOPBACK):
+        return f"{text}\n{project_path('systemd', 'loopback.conf').read_text(encoding='utf-8')}"
+    if inventory.serve.address is None:  # [serve.options] host: somebody else guards it
+        return text
+    return f"{text}\n{network_dropin((inventory.serve.address, *inventory.serve.allow))}"
+
+
+def network_dropin(allowed: Iterable[str]) -> str:
+    """The part of a drop-in that lets in these addresses and networks, and the host's loopback."""
+    template = Template(project_path("systemd", "network.conf").read_text(encoding="utf-8"))
+    return template.substitute(allowed=" ".join(allowed))
 
 
 def local_secrets(inventory: Inventory) -> dict[str, Secret]:

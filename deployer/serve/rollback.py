@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deployer.errors import PreflightError, UsageError
+from deployer.fleet.traffic import behind
 from deployer.inventory.model import Inventory
 from deployer.plan.step import Plan, Step
 from deployer.serve.decoding import Decoding
@@ -15,8 +16,8 @@ from deployer.serve.switch import Switch
 from deployer.transport.base import Transport
 
 
-def plan(inventory: Inventory, transport: Transport, *, to: str | None = None) -> Plan:
-    """Steps back to deployment or release `to`, else to the one before the active one."""
+def plan(inventory: Inventory, transport: Transport, *, to: str | None = None, rolling: bool = False) -> Plan:
+    """Steps back to deployment or release `to`, else to the one before the active one; `rolling` as in `serve`."""
     service = Service.of(inventory, transport)
     records = Records(transport, service.layout)
     active = records.active()
@@ -30,7 +31,9 @@ def plan(inventory: Inventory, transport: Transport, *, to: str | None = None) -
             where=transport.name,
             remedy="install and serve that version again",
         )
-    switch = Switch(*_subject(service, records, goal), goal, active, state.running, _wanted(inventory, records, goal))
+    wanted, traffic = _wanted(inventory, records, goal), behind(inventory, strict=rolling)
+    subject = _subject(service, records, goal)
+    switch = Switch(*subject, goal, active, state.running, wanted, traffic=traffic)
     return Plan(
         inventory.name,
         (

@@ -10,6 +10,7 @@ from shlex import quote
 
 from deployer.errors import DeployError, GateError, RollbackError, TransferError
 from deployer.facts import gpu
+from deployer.fleet.traffic import UNROUTED, Traffic
 from deployer.plan.signals import held_back
 from deployer.plan.step import Progress
 from deployer.serve import gate
@@ -46,6 +47,7 @@ class Switch:
     ran: bool
     wanted: Wanted
     foreign: str | None = None
+    traffic: Traffic = UNROUTED
 
     @cached_property
     def way(self) -> WayBack:
@@ -54,12 +56,20 @@ class Switch:
 
     def start(self, progress: Progress) -> None:
         """Stops what runs, puts the new files in place, starts. A failure restores what ran before."""
-        self._prepare(progress)
+        if self._ran:
+            self.traffic.hold(self.service, progress)
+        try:
+            self._prepare(progress)
+        except BaseException:
+            if self._ran:
+                self._requests_come_again(progress)
+            raise
         self._guarded(lambda: self._start(progress), progress)
 
     def prove(self, progress: Progress) -> None:
         """The gate; on success the deployment becomes the active one, else what ran before is restored."""
         self._guarded(lambda: self._prove(progress), progress)
+        self.traffic.resume(progress)
 
     def _prepare(self, progress: Progress) -> None:
         """All that can fail before anything stops: the files of both deployments on the disk, and the way back."""
@@ -181,6 +191,14 @@ class Switch:
             enough = Decoding("chain", 0)
             wanted = replace(self.wanted, model=self._returns.model, expect=None, min_acceptance_length=1.0)
             gate.prove(self._returns, replace(wanted, decoding=enough), progress.say)
+            self._requests_come_again(progress)
+
+    def _requests_come_again(self, progress: Progress) -> None:
+        """To what serves as it did before. That a router does not send there is said, and is not what failed."""
+        try:
+            self.traffic.resume(progress)
+        except DeployError as error:
+            progress.say(error.what)
 
     @property
     def _comes_back(self) -> bool:

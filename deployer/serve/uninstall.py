@@ -16,17 +16,16 @@ from deployer.transport.pct import PctTransport
 
 def plan(inventory: Inventory, transport: Transport, *, models: bool = False) -> Plan:
     """Everything this program put on the host; with `models` the pushed models as well. Nothing else is touched."""
-    layout = Layout.of(inventory)
+    return Plan(inventory.name, steps(Service.of(inventory, transport), models=models))
+
+
+def steps(service: Service, *, models: bool = False) -> tuple[Step, ...]:
+    """The same for any unit that this program put on a host."""
+    transport, layout = service.transport, service.layout
     present = _present(transport, (*_files(layout), *_folders(layout, models)))
     account = transport.run(f"id -u {quote(layout.user)}", check=False).ok
-    service = Service.of(inventory, transport)
-    steps = (
-        _unit(service, layout),
-        _paths(transport, layout, present),
-        _account(transport, layout, account),
-        *_stage(transport),
-    )
-    return Plan(inventory.name, steps)
+    paths = _paths(transport, layout, present)
+    return _unit(service, layout), paths, _account(transport, layout, account), *_stage(transport)
 
 
 def _files(layout: Layout) -> tuple[str, ...]:

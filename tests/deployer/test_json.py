@@ -39,6 +39,7 @@ LOOKING = {
     "check",
     "doctor",
     "status",
+    "router status",
     "logs",
     "smoke",
     "tunnel",

@@ -1,0 +1,68 @@
+"""A stand-in for vllm-router's admin side, on a free port of loopback: the paths that the deployer asks, with the real one's
+answers (0.1.17), and a record of what was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+
+@dataclass
+class StandInRouter:
+    """`boxes` maps a URL to whether it is healthy; `dead` are those that do not become so."""
+
+    boxes: dict[str, bool]
+    dead: frozenset[str] = frozenset()
+    asked: list[str] = field(default_factory=list)
+    refusal: str = ""
+    port: int = 0
+
+    def answer(self, path: str, url: str) -> tuple[int, str]:
+        if self.refusal:
+            return 500, self.refusal
+        match path:
+            case "/workers":
+                listed = [{"url": url, "is_healthy": healthy, "load": 0} for url, healthy in self.boxes.items()]
+                return 200, json.dumps({"workers": listed, "total": len(listed)})
+            case "/remove_worker":
+                self.boxes.pop(url, None)
+                return 200, f"Successfully removed worker: {url}"
+            case "/add_worker" if url in self.boxes:
+                return 400, f"Worker {url} already exists"
+            case "/add_worker":
+                self.boxes[url] = url not in self.dead
+                return 200, f"Successfully added worker: {url}"
+        return 404, ""
+
+
+@contextmanager
+def listening(router: StandInRouter) -> Iterator[StandInRouter]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = urlsplit(self.path)
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            url = parse_qs(asked.query).get("url", [""])[0]
+            router.asked.append(f"{self.command} {asked.path} {url}".strip())
+            code, text = router.answer(asked.path, url)
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_POST = do_GET
+
+        def log_message(self, *words: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        router.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield router
+        finally:
+            server.shutdown()
+            thread.join()
