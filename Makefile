@@ -11,7 +11,7 @@ LAPTOP := build/venv/bin
 ENGINE := build/engine/bin
 PYTEST := -m pytest -p no:cacheprovider
 
-.PHONY: help demo test test-unit test-deployer test-ext test-engine test-lab test-faults test-full lint laptop engine pairs packages lab wheelhouse clean
+.PHONY: help demo test test-unit test-deployer test-ext test-engine test-lab test-faults test-fleet test-full lint laptop engine pairs packages lab wheelhouse clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ test-lab: packages laptop wheelhouse pairs ## the staging box, and the deployer 
 
 test-faults: packages laptop wheelhouse pairs ## every fault in every step of an `up`: an hour; FAULTS_QUICK=1 with a stand-in engine
 	$(LAPTOP)/python $(PYTEST) tests/faults
+
+test-fleet: packages laptop wheelhouse pairs ## two boxes behind a router: a rolling upgrade under load
+	$(LAPTOP)/python $(PYTEST) tests/e2e/test_fleet_standin.py tests/e2e/test_fleet.py -m full -s
 
 packages: ## Debian packages: LXC, OpenSSH, rsync ...
 	@tests/setup/packages.sh
