@@ -17,6 +17,7 @@ from deployer.serve.render import network_dropin
 
 PROMETHEUS_PORT = 29000
 _STOP_MARGIN = 15
+_LONGEST_STOP = 600  # seconds; what stops a unit waits little longer
 # With the router's own defaults a box that stops is asked for 60 s more and then left out for 60 s: two boxes that are
 # upgraded within that time leave none. docs/fleet.md has what was measured.
 _PATIENT: Mapping[str, int] = {
@@ -64,7 +65,7 @@ def render(router: Router, venv: str, workers: Mapping[str, str]) -> Files:
         user=router.user,
         venv=venv,
         arguments=" ".join(_quoted(word) for word in arguments(router, tuple(workers))),
-        stop_seconds=round(router.serve.drain_timeout) + _STOP_MARGIN,
+        stop_seconds=min(round(router.serve.drain_timeout), _LONGEST_STOP) + _STOP_MARGIN,
     )
     return Files(unit, network_dropin((*workers.values(), *router.serve.allow)))
 

@@ -71,7 +71,7 @@ class Host(FakeTransport):
             (r"^test -e .*/before/0", lambda _: "" if UNIT in machine.kept else self._failed()),
             (r"^cp -p .*/before/0", self._put_back),
             (r"^systemctl disable -q", self._take_away),
-            (r"^systemctl stop", lambda _: self._set(False)),
+            (r"^u=.*systemctl stop", lambda _: self._set(False)),
             (r"systemctl start", lambda _: self._set(True)),
             (r"journalctl", lambda _: "Error: broken on purpose\n"),
         ]

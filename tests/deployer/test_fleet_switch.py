@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from test_serve_switch import Host, Machine, applied, inventory
+from serving import Host, Machine, applied, inventory
 
 from deployer.errors import GateError, PreflightError
 from deployer.fleet.traffic import Busy
