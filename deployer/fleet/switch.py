@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from shlex import quote
 
-from deployer.errors import DeployError, GateError, RollbackError
+from deployer.errors import DeployError, GateError, PreflightError, RollbackError
 from deployer.facts import service as facts
 from deployer.fleet.api import Api, endpoint_of
 from deployer.fleet.inventory import Router
-from deployer.fleet.render import Files
+from deployer.fleet.render import Files, arguments
+from deployer.install.release import Folder
 from deployer.plan.signals import held_back
 from deployer.plan.step import Progress
 from deployer.serve.gate import Clock
@@ -17,6 +18,8 @@ from deployer.serve.service import stop_unit
 from deployer.transport.base import Transport
 
 _JOURNAL = 20
+# vllm-router's own parser, on the very words of the unit.
+_PARSE = "import sys; from vllm_router.launch_router import parse_router_args as p; p(sys.argv[1:])"
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Switch:
 
     def start(self, progress: Progress) -> None:
         """Keeps what there is, puts the new in place, restarts, and waits until the boxes are served; else goes back."""
+        self._options_are_its_own()
         self._keep()
         try:
             self._put()
@@ -56,6 +60,18 @@ class Switch:
                 where=self.transport.name,
                 remedy="look at the host: systemctl status, journalctl",
             ) from error
+
+    def _options_are_its_own(self) -> None:
+        python = Folder(self.router.layout.release(self.release)).python
+        words = " ".join(map(quote, arguments(self.router, self.wanted)))
+        done = self.transport.run(f"{quote(python)} -I -c {quote(_PARSE)} {words}", sudo=True, check=False)
+        if not done.ok:
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise PreflightError(
+                f"vllm-router refuses the options: {said[-300:]}",
+                where=self.transport.name,
+                remedy="correct [serve.options]; nothing was stopped",
+            )
 
     @property
     def _kept(self) -> str:

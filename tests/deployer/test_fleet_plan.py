@@ -42,6 +42,7 @@ class Machine:
     answering: tuple[str, ...] = URLS
     enforced: bool = True
     loads: bool = True
+    parsed: bool = True
     foreign_port: str = ""
     log: list[str] = field(default_factory=list)
 
@@ -63,6 +64,7 @@ class Host(FakeTransport):
             (r"systemd-run", lambda _: "closed" if machine.enforced else "open"),
             (r"^mkdir -p .*INCOMPLETE", lambda _: ""),
             (r"-m (venv|pip|compileall)", lambda _: ""),
+            (r"parse_router_args", lambda _: "" if machine.parsed else self._failed()),
             (r"vllm-router --help", lambda _: "--worker-urls" if machine.loads else self._failed()),
             (r"^rm -f .*INCOMPLETE", self._counts),
             (r"^umask 077; rm -rf", self._keep),
@@ -215,6 +217,16 @@ def test_what_would_keep_a_new_router_from_serving_is_found_before_the_old_one_s
         planned.plan(router(policy="cache_aware"), host)
     assert machine.log == []
     assert machine.active
+
+
+def test_options_that_the_router_refuses_are_found_before_the_old_one_stops(host: Host, machine: Machine) -> None:
+    applied(planned.plan(router(), host))
+    machine.log.clear()
+    machine.parsed = False
+    with pytest.raises(PreflightError, match="vllm-router refuses the options"):
+        applied(planned.plan(router(options={"no-such-option": 1}), host))
+    assert machine.log == []
+    assert "no-such-option" not in machine.files[UNIT]
 
 
 def test_a_router_that_does_not_send_is_replaced_by_the_one_before(host: Host, machine: Machine) -> None:

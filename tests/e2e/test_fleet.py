@@ -23,7 +23,7 @@ from tests.e2e.conftest import REPO, Ran
 from tests.lab.box import Lab
 from tests.lab.fixture import lab_beside
 
-pytestmark = [pytest.mark.lab, pytest.mark.full, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.lab, pytest.mark.full, pytest.mark.timeout(7200)]
 BOXES = ("129", "130")
 URL = "http://127.0.0.1:30000"
 EXPECT = "the young captain keeps the lantern"
@@ -55,7 +55,7 @@ class Fleet:
             env={**os.environ, "DDTREE_INVENTORY": str(self.folder)},
             capture_output=True,
             text=True,
-            timeout=3000,
+            timeout=7200,
             check=False,
         )
         return Ran(done.returncode, done.stdout + done.stderr, time.monotonic() - began)
@@ -126,7 +126,7 @@ def inventory_of(box: str, lab: Lab) -> str:
         'name = "staging"': f'name = "box{box}"\ngroups = ["pair"]',
         'host = "ct129"': f'host = "ct{box}"',
         "port = 8000": f'port = 8000\naddress = "10.130.0.{box}"\nallow = ["10.130.0.1"]',
-        "gate_timeout = 300": "gate_timeout = 900",
+        "gate_timeout = 300": "gate_timeout = 1800",
         "num_prompts = 4": "num_prompts = 1",
         "output_tokens = 32": "output_tokens = 4",
     }
