@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.full, pytest.mark.timeout(7200)]
 BOXES = ("129", "130")
 URL = "http://127.0.0.1:30000"
 EXPECT = "the young captain keeps the lantern"
+BEGINNING = "the young captain"  # of the same answer, as far as the clients' few tokens go
 CLIENTS = 4
 
 
@@ -86,7 +87,7 @@ class Fleet:
         """Clients that ask through the router all the while; the tally is there when the block has ended."""
         self.inside("kpro5", "rm -f /run/enough")
         script = (REPO / "tests/e2e/clients.py").read_text()
-        words = ("python3", "-c", script, URL, "tiny", "who keeps the lantern?", EXPECT, str(CLIENTS), "/run/enough")
+        words = ("python3", "-c", script, URL, "tiny", "who keeps the lantern?", BEGINNING, str(CLIENTS), "/run/enough")
         asking = subprocess.Popen(self.lab.attach("kpro5", *words), stdout=subprocess.PIPE, text=True)
         tally = Tally()
         try:
