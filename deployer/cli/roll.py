@@ -73,6 +73,7 @@ def run(call: Call, hosts: tuple[str, ...], *, parallel: int, plan_only: bool) -
     """Rolls over the hosts in their order; ends the program with the worst exit code."""
     go_on()
     planning = call if plan_only else replace(call, options=(*call.options, "--plan"))
+    out.print(f"asking {len(hosts)} hosts for their plans")
     asked = fleet.ask(planning, hosts, parallel=parallel, json=True, aloud=plan_only)
     turns = [Turn(member.host, fleet.document(planning, member)) for member in asked]
     code = worst(turn.code for turn in turns)

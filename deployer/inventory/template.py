@@ -68,6 +68,8 @@ budget = 31 # nodes of a tree beside its root, at most 63
 
 [serve]
 port = $port # on the host's loopback; `ddtree-deploy tunnel` is the way to it
+# address = "10.0.0.21" # the host's own, for those in `allow`; left out: on loopback only
+# allow = ["10.0.0.5"] # a router in front of several boxes: docs/fleet.md
 served_model_name = $model
 gate_timeout = 1800 # seconds; a cold start on two GPUs was seen to take 11 minutes
 min_acceptance_length = 1.5 # below, the gate fails: a wrong layer or cache still serves right text, at 1.3

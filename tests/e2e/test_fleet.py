@@ -82,12 +82,24 @@ class Fleet:
     def config(self, box: str) -> str:
         return self.inside(f"ct{box}", "cat /etc/ddtree/ddtree-vllm.yaml")
 
+    def put(self, host: str, path: str, text: str) -> None:
+        """A program of these words in one of the containers."""
+        words = ("sh", "-c", 'mkdir -p "${1%/*}" && cat >"$1" && chmod 755 "$1"', "sh", path)
+        subprocess.run(self.lab.attach(host, *words), input=text.encode(), check=True, timeout=120)
+
+    def left_of_the_router(self) -> str:
+        return self.inside(
+            "kpro5",
+            "ls -d /opt/ddtree-router /etc/systemd/system/ddtree-router* /var/lib/ddtree-router 2>/dev/null; "
+            "id ddtree-router 2>/dev/null; ps -eo args | grep '[v]llm-router'",
+        )
+
     @contextmanager
-    def load(self) -> Iterator[Tally]:
+    def load(self, clients: int) -> Iterator[Tally]:
         """Clients that ask through the router all the while; the tally is there when the block has ended."""
         self.inside("kpro5", "rm -f /run/enough")
         script = (REPO / "tests/e2e/clients.py").read_text()
-        words = ("python3", "-c", script, URL, "tiny", "who keeps the lantern?", BEGINNING, str(CLIENTS), "/run/enough")
+        words = ("python3", "-c", script, URL, "tiny", "who keeps the lantern?", BEGINNING, str(clients), "/run/enough")
         asking = subprocess.Popen(self.lab.attach("kpro5", *words), stdout=subprocess.PIPE, text=True)
         tally = Tally()
         try:
@@ -108,10 +120,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     (folder / "routers").mkdir(parents=True)
     for box in BOXES:
         (folder / f"box{box}.toml").write_text(inventory_of(box, lab))
-    (folder / "routers/edge.toml").write_text(
-        f'name = "edge"\ngroup = "pair"\n\n[ssh]\nhost = "kpro5"\nconfig_file = "{lab.place.ssh_config}"\n\n'
-        f'[install]\nsource = "wheelhouse"\nwheelhouse = "{REPO}/build/router-wheels"\n'
-    )
+    (folder / "routers/edge.toml").write_text(router_over_the_pair(lab))
     yield Fleet(folder, lab)
     lab.down()
 
@@ -135,6 +144,13 @@ def inventory_of(box: str, lab: Lab) -> str:
         assert old in text
         text = text.replace(old, new)
     return text
+
+
+def router_over_the_pair(lab: Lab) -> str:
+    return (
+        f'name = "edge"\ngroup = "pair"\n\n[ssh]\nhost = "kpro5"\nconfig_file = "{lab.place.ssh_config}"\n\n'
+        f'[install]\nsource = "wheelhouse"\nwheelhouse = "{REPO}/build/router-wheels"\n'
+    )
 
 
 def summary(ran: Ran) -> list[str]:
@@ -163,7 +179,7 @@ def test_a_box_lets_in_the_router_and_nobody_else(fleet: Fleet) -> None:
 def test_a_rolling_upgrade_under_load_loses_no_request(fleet: Fleet) -> None:
     fleet.edit("max-num-seqs = 8", "max-num-seqs = 6")
     assert summary(fleet.ok("up", "--group", "pair", "--rolling", "--plan")) == ["box129 pending", "box130 pending"]
-    with fleet.load() as tally:
+    with fleet.load(CLIENTS) as tally:
         rolled = fleet.ok("up", "--group", "pair", "--rolling")
     print(tally)
     assert summary(rolled) == ["box129 new", "box130 new"]
@@ -179,7 +195,7 @@ def test_a_gate_that_fails_under_load_ends_the_roll_loses_nothing_and_leaves_the
     before = [fleet.config(box) for box in BOXES]
     fleet.edit("max-num-seqs = 6", "max-num-seqs = 4")
     fleet.edit(f'expect = "{EXPECT}"', 'expect = "no such answer"')
-    with fleet.load() as tally:
+    with fleet.load(CLIENTS) as tally:
         rolled = fleet.run("serve", "--group", "pair", "--rolling")
     print(tally)
     assert rolled.code == 6, rolled.output[-4000:]
@@ -192,12 +208,6 @@ def test_a_gate_that_fails_under_load_ends_the_roll_loses_nothing_and_leaves_the
 
 def test_the_router_goes_without_a_trace_and_the_boxes_serve_on(fleet: Fleet) -> None:
     fleet.ok("router", "uninstall", "edge")
-    left = fleet.inside(
-        "kpro5",
-        "ls -d /opt/ddtree-router /etc/systemd/system/ddtree-router* /var/lib/ddtree-router 2>/dev/null; "
-        "id ddtree-router 2>/dev/null; "
-        "ps -eo args | grep '[v]llm-router'",
-    )
-    assert left == ""
+    assert fleet.left_of_the_router() == ""
     for box in BOXES:
         assert fleet.inside(f"ct{box}", "curl -s -o /dev/null -w %{http_code} http://127.0.0.1:8000/health") == "200"
