@@ -67,7 +67,8 @@ def _versions(gpus: Gpus) -> str:
 def ready(inventory: Inventory, transport: Transport, *, service_runs: bool, replace: str | None) -> Gpus:
     """Everything that can be known before the old service stops; gives the GPUs, whose nodes the unit names."""
     unit = Layout.of(inventory).unit
-    port_is_free(inventory, transport, frozenset({unit, *([replace] if replace else [])}))
+    units = frozenset({unit, *([replace] if replace else [])})
+    port_is_free(inventory, transport, units)
     if inventory.serve.address:
         firewall.must_hold(transport, inventory.install.python, unit)
     if inventory.install.build == "cpu":
