@@ -14,7 +14,7 @@ import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from material import REPOSITORY
+from material import FIXTURES, REPOSITORY
 
 FOLDER = REPOSITORY / "docs/monitoring"
 PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=REPOSITORY / "build/tools/usr/bin")
@@ -109,6 +109,18 @@ def test_panels_have_numbers_of_their_own_and_do_not_lie_on_each_other() -> None
         assert not cells & taken, panel["title"]
         assert max(x for x, _ in cells) < 24
         taken |= cells
+
+
+def test_every_metric_is_one_that_a_rule_makes_or_that_the_engine_was_seen_to_have() -> None:
+    rules = (FOLDER / "rules.yml").read_text()
+    made = set(re.findall(r"record: (\S+)", rules))
+    seen = set(re.findall(r"^([a-z]\w*:\w+)", (FIXTURES / "metrics_tree.txt").read_text(), re.M))
+    used = set(re.findall(r"\b(?:vllm|ddtree):\w+(?::\w+)?", rules + "\n".join(queries())))
+    assert used - made - seen == set()
+    assert {name for name in seen if "ddtree" in name and not name.endswith("_created")} <= used | {
+        "vllm:ddtree_accepted_per_step_count",
+        "vllm:ddtree_accepted_per_step_sum",
+    }, "a counter of the tree is on no panel and in no rule"
 
 
 def test_every_alert_has_its_line_in_the_page_and_says_how_bad_it_is() -> None:

@@ -60,8 +60,10 @@ def bench() -> None:
     for _ in range(int(option("--num-prompts"))):
         urlopen(option("--base-url") + "/v1/completions", b"{}", timeout=60).read()
         time.sleep(1.0)
-    numbers = {"completed": int(option("--num-prompts")), "failed": 0, "total_output_tokens": 128}
-    times = {"median_tpot_ms": 5.0, "p10_tpot_ms": 4.0, "p90_tpot_ms": 7.5}
+    requests = int(option("--num-prompts"))
+    numbers = {"completed": requests, "failed": 0, "total_input_tokens": 64, "total_output_tokens": 128}
+    numbers |= {"duration": 1.0 * requests, "output_throughput": 128.0 / requests}
+    times = {f"p{rank}_{name}_ms": 5.0 for rank in (10, 50, 90, 99) for name in ("ttft", "tpot", "e2el")}
     Path(option("--result-dir"), option("--result-filename")).write_text(json.dumps({**numbers, **times}))
 
 

@@ -52,7 +52,7 @@ def _packages_are_there(scene: Scene, tool: Tool) -> None:
 
 
 def _without_a_result(scene: Scene, new: Deployment) -> None:
-    scene.inside(f"rm -f /opt/ddtree/state/bench/{scene.release(new)}-chain-*.json")
+    scene.inside(f"rm -f /opt/ddtree/state/bench/{scene.release(new)}-chain*.json")
 
 
 def _seen(scene: Scene, condition: str) -> None:
@@ -64,7 +64,7 @@ def _seen(scene: Scene, condition: str) -> None:
 
 PUSH = Step("push", _without_its_drafter, _part_is_there)
 INSTALL = Step("install", _without_its_release, _packages_are_there)
-BENCH = Step("bench", _without_a_result, lambda _, tool: tool.says("requests of .* tokens", within=_BEGINS))
+BENCH = Step("bench", _without_a_result, lambda _, tool: tool.says("requests of .* at a time", within=_BEGINS))
 START = Step("start", _nothing, lambda _, tool: tool.says("stopping ddtree-vllm", within=_BEGINS))
 GATE = Step("gate", _nothing, lambda _, tool: tool.says("> serve: gate", ".", "^    ", within=_BEGINS))
 STEPS = (PUSH, INSTALL, BENCH, START, GATE)
