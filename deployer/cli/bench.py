@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer._click.core import Context
 from typer.core import TyperGroup
 
 from deployer.cli import verb
@@ -58,7 +57,7 @@ Tolerance = Annotated[
 class Group(TyperGroup):
     """`bench HOST` is `bench run HOST`."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = (*self.commands, *self.get_help_option_names(ctx))
         return super().parse_args(ctx, args if args and args[0] in known else ["run", *args])
 

@@ -87,7 +87,7 @@ class BenchHost(FakeTransport):
             (r"xargs -r cat", lambda _: ""),
             (r"readlink -e", lambda _: "/opt/ddtree/models/pushed"),
             (r"release\.json", lambda _: json.dumps(MANIFEST)),
-            (r"\.sha256sums", lambda _: "0 model.safetensors\n"),
+            (r"\.sha256sums", lambda _: f"{'0' * 64}  -\n"),
             (r"/config\.json 2>/dev/null; true", lambda _: '{"mtp_num_hidden_layers": 1}'),
             (r"^test -f .*/config\.json", lambda _: ""),
             (r"cpuinfo", lambda _: "a processor\n"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +13,16 @@ from material import recorded
 from deployer.bench.estimate import Estimate, duration, estimate
 from deployer.bench.plan import plan, scene
 from deployer.bench.report import results
+from deployer.bench.subject import fingerprint_command
 from deployer.bench.sweep import Sweep, loads, sweep_of
 from deployer.errors import DeployError, PreflightError, TransferError, UsageError
 from deployer.facts import confinement
 from deployer.inventory.model import Inventory
 from deployer.plan.apply import Silent, run
 from deployer.plan.step import Plan
+from deployer.push.model import SUMS
 from deployer.serve.gate import Clock
+from deployer.transport.local import LocalTransport
 
 
 @pytest.fixture(autouse=True)
@@ -285,6 +289,24 @@ def test_the_report_has_what_was_measured_until_now_of_what_and_on_what(host: Be
     subject = found.file.subject
     assert subject.versions == {"vllm": "0.32.0", "torch": "2.13.0+cpu", "python": "3.11", "ddtree_ext": "0.1.0"}
     assert (subject.release, subject.machine.processor, len(subject.drafter.fingerprint)) == ("r1", "a processor", 64)
+
+
+def test_a_model_is_known_by_its_sums_or_else_by_names_sizes_and_settings(tmp_path: Path) -> None:
+    def fingerprint() -> str:
+        return LocalTransport().run(fingerprint_command(str(tmp_path))).stdout
+
+    (tmp_path / "model.safetensors").write_bytes(b"1234")
+    (tmp_path / "config.json").write_text("{}")
+    first = fingerprint()
+    assert re.fullmatch("[0-9a-f]{64}  -\n", first)
+    (tmp_path / "model.safetensors").write_bytes(b"4321")
+    assert fingerprint() == first, "weights are not read"
+    (tmp_path / "config.json").write_text("[]")
+    second = fingerprint()
+    (tmp_path / "model.safetensors").write_bytes(b"12345")
+    third = fingerprint()
+    (tmp_path / SUMS).write_text("0  model.safetensors\n")
+    assert len({first, second, third, fingerprint()}) == 4
 
 
 @pytest.mark.parametrize(
