@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deployer.plan import reading
+
 PAGE = 4096  # bytes; what file systems and downloaders leave unwritten comes in whole pages
 BLOCK = 1 << 22
 ZEROS = bytes(PAGE)
@@ -46,13 +48,14 @@ def read(path: Path) -> Content:
         known[key] = [content.sha256, content.zeros]
         _remember(known)
         return content
+    reading.tell(path.name, status.st_size, status.st_size)
     sha256, zeros = known[key]
     return Content(sha256, tuple((begin, end) for begin, end in zeros))
 
 
 def scan(path: Path) -> Content:
     """Reads the whole file."""
-    sha, runs, position = hashlib.sha256(), list[tuple[int, int]](), 0
+    sha, runs, position, size = hashlib.sha256(), list[tuple[int, int]](), 0, path.stat().st_size
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             sha.update(block)
@@ -63,6 +66,7 @@ def scan(path: Path) -> Content:
                         begin = runs.pop()[0]
                     runs.append((begin, end))
             position += len(block)
+            reading.tell(path.name, position, size)
     return Content(sha.hexdigest(), tuple(runs))
 
 

@@ -65,12 +65,21 @@ def read(path: Path) -> Header:
         size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(64)
-            refuse_impostor(path, start)
-            length = _header_length(path, start, size)
+            length = int.from_bytes(start[:8], "little")
             file.seek(8)
-            text = file.read(length)
+            text = file.read(length) if length <= MAX_HEADER else b""
     except OSError as error:
         raise _defect(path, f"cannot be read: {error.strerror}", "check the path and its permissions") from error
+    return made(path, size, start, text)
+
+
+def made(path: Path, size: int, start: bytes, text: bytes) -> Header:
+    """The header of a file of `size` bytes that begins with `start`, its JSON being `text`; `path` is for messages.
+
+    Raises PreflightError naming the defect.
+    """
+    refuse_impostor(path, start)
+    length = _header_length(path, start, size)
     tensors = _parse(path, text)
     _check_offsets(path, tensors, size - 8 - length)
     return Header(path=path, size=size, data_start=8 + length, tensors=tensors)

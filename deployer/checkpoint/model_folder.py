@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from deployer.checkpoint import content, zeros
 from deployer.checkpoint.header import Header, read, refuse_impostor
 from deployer.checkpoint.listing import Member, members
 from deployer.errors import PreflightError, UsageError
+from deployer.plan import reading
 
 INDEX = ".safetensors.index.json"
 WEIGHTS = ".safetensors"
@@ -28,16 +29,28 @@ def validated(folder: Path) -> tuple[Member, ...]:
         _refuse_impostor(folder, member)
     headers = {member.name: read(folder / member.name) for member in found if member.name.endswith(WEIGHTS)}
     texts = {member.name: _json(folder, member) for member in found if member.name.endswith(".json")}
-    problems = [*_weights(found), *_shards(headers), *_indices(headers, texts), *_shapes(headers, texts["config.json"])]
-    if not problems:  # the costly look is for what seems whole
-        problems = [problem for member in found for problem in _damage(member, headers.get(member.name))]
-    if problems:
-        more = f"\n  ... and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-        listed = "".join(f"\n  {problem}" for problem in problems[:SHOWN])
-        raise PreflightError(
-            f"the model is not whole:{listed}{more}", where=str(folder), remedy="download or copy those files again"
-        )
+    found_wrong = problems([member.name for member in found], headers, texts)
+    if not found_wrong:  # the costly look is for what seems whole
+        with reading.several(str(folder), sum(member.size for member in found)):
+            found_wrong = tuple(problem for member in found for problem in _damage(member, headers.get(member.name)))
+    refuse(found_wrong, str(folder), "download or copy those files again")
     return found
+
+
+def problems(names: Iterable[str], headers: Mapping[str, Header], texts: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the files of a model say against each other: `names` are all of them, `headers` those of the weights,
+    `texts` the contents of the JSON files, config.json among them.
+    """
+    shapes = _shapes(headers, texts["config.json"])
+    return (*_weights(names), *_shards(headers), *_indices(headers, texts), *shapes)
+
+
+def refuse(found: tuple[str, ...], where: str, remedy: str) -> None:
+    """Raises PreflightError that lists the problems, if there are any."""
+    if found:
+        more = f"\n  ... and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        listed = "".join(f"\n  {problem}" for problem in found[:SHOWN])
+        raise PreflightError(f"the model is not whole:{listed}{more}", where=where, remedy=remedy)
 
 
 def _refuse_impostor(folder: Path, member: Member) -> None:
@@ -59,8 +72,8 @@ def _json(folder: Path, member: Member) -> Any:
         ) from error
 
 
-def _weights(found: tuple[Member, ...]) -> Iterator[str]:
-    if not any(member.name.endswith((WEIGHTS, ".bin", ".pt", ".gguf")) for member in found):
+def _weights(names: Iterable[str]) -> Iterator[str]:
+    if not any(name.endswith((WEIGHTS, ".bin", ".pt", ".gguf")) for name in names):
         yield "it holds no weights (*.safetensors)"
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from deployer.cli.display import PlanDisplay, out, show_plan, warn
+from deployer.cli.readings import Readings
 from deployer.errors import DeployError
 from deployer.inventory.load import load, names
 from deployer.inventory.model import Inventory
@@ -17,6 +18,7 @@ from deployer.plan.apply import apply, last_change
 from deployer.plan.audit import Entry
 from deployer.plan.layout import Layout
 from deployer.plan.notify import notify
+from deployer.plan.reading import watched
 from deployer.plan.step import Plan
 from deployer.transport.base import Transport
 from deployer.transport.open import opened
@@ -73,7 +75,7 @@ class Host:
 def reached(name: str) -> Iterator[Host]:
     """Loads the inventory and connects."""
     inventory = load(name)
-    with opened(inventory, local=choices.local) as transport:
+    with watched(Readings()), opened(inventory, local=choices.local) as transport:
         yield Host(inventory, transport)
 
 

@@ -1,20 +1,32 @@
-"""push: the drafter, and the target if the inventory says so."""
+"""push: the drafter, and the target if the inventory says so, from the laptop or from the hub."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
 
 from deployer.cli.host import HostName, PlanOnly, carry_out
-from deployer.push.plan import plan as build
+from deployer.hub.plan import plan as fetching
+from deployer.inventory.model import Inventory
+from deployer.plan.step import Plan
+from deployer.push.plan import plan as sending
+from deployer.transport.base import Transport
 
 Limit = Annotated[
     float | None, typer.Option("--limit", metavar="MB/S", min=0.01, help="send this many megabytes a second at most")
 ]
 
 
-def push(host: HostName, limit: Limit = None, plan: PlanOnly = False) -> None:
-    """Sends the drafter (checked, resumable, SHA-256 on both ends) and, if the inventory says so, the target."""
-    carry_out(host, "push", partial(build, limit=limit), plan_only=plan)
+Verify = Annotated[
+    bool, typer.Option("--verify", help="the host reads every byte again, also of files that did not change")
+]
+
+
+def push(host: HostName, limit: Limit = None, verify: Verify = False, plan: PlanOnly = False) -> None:
+    """Sends the drafter (checked, resumable, SHA-256 on both ends) and the target, or has the host fetch it from the hub."""
+
+    def build(inventory: Inventory, transport: Transport) -> Plan:
+        return sending(inventory, transport, limit=limit, verify=verify) + fetching(inventory, transport, verify=verify)
+
+    carry_out(host, "push", build, plan_only=plan)

@@ -10,6 +10,7 @@ from deployer.cli.bench import TakeGpu, show_bench
 from deployer.cli.check import examine
 from deployer.cli.display import PlanDisplay, out, show_plan, show_undecided
 from deployer.cli.host import Builder, Host, HostName, PlanOnly, reached
+from deployer.cli.push import Limit
 from deployer.cli.serve import Replace, Rolling
 from deployer.errors import PreflightError
 from deployer.plan.apply import deploying, last_change, run
@@ -22,17 +23,20 @@ def up(
     replace: Replace = None,
     take_gpu: TakeGpu = False,
     rolling: Rolling = False,
+    limit: Limit = None,
     plan: PlanOnly = False,
 ) -> None:
     """check, push, install, bench, serve and its gate. Run again, it changes nothing and says why."""
     from deployer.bench.plan import plan as bench
+    from deployer.hub.plan import plan as fetch
     from deployer.install.plan import plan as install
     from deployer.push.plan import plan as push
     from deployer.serve.plan import plan as serve
 
     stages: list[Stage] = [
-        ("push", push),
+        ("push", partial(push, limit=limit)),
         ("install", install),
+        ("fetch", fetch),  # by what was installed
         ("bench", partial(bench, take_gpu=take_gpu)),
         ("serve", partial(serve, replace=replace, rolling=rolling)),
     ]

@@ -54,6 +54,10 @@ def _drafter(drafter: Drafter, inventory: Inventory) -> Iterator[Finding]:
 
 
 def _target(target: Target | None, drafter: Drafter, inventory: Inventory) -> Iterator[Finding]:
+    if target is None and inventory.target.hub:
+        hub = inventory.target.hub
+        yield Finding(Level.OK, "target", f"{hub.repo} at {hub.revision}: the host fetches it after the install")
+        return
     if target is None:
         where = inventory.target.push or f"{inventory.target.path} on the host"
         yield Finding(Level.FAIL, "target", f"no config.json in {where}", "put the model there or correct [target]")

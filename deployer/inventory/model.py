@@ -57,6 +57,28 @@ class Checks(Section):
     min_free_gib: float = Field(default=5.0, description="on the file system of `root`")
 
 
+class Hub(Section):
+    """A model on the Hugging Face Hub, or on a mirror of it, that the host fetches itself."""
+
+    repo: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$", description="owner/model")
+    revision: str = Field(
+        default="main",
+        pattern=r"^[A-Za-z0-9][\w./-]*$",
+        description="a commit; or a branch or tag, which stays at the commit that it is at when it is first fetched",
+    )
+    endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[\w.:-]+(/[\w./-]+)?$")
+    token: SecretSource | None = Field(
+        default=None,
+        description="for a gated or private model; only the laptop has it: { env = NAME } or { file = PATH }",
+    )
+
+    @model_validator(mode="after")
+    def _no_token_in_the_clear(self) -> Self:
+        if self.token and not re.match(r"https://|http://(127\.0\.0\.1|localhost)(:|/|$)", self.endpoint):
+            raise ValueError(f"a token is not sent to {self.endpoint}: without https everybody on the way reads it")
+        return self
+
+
 class Drafter(Section):
     """The checkpoint the user has: one bare .safetensors file."""
 
@@ -67,10 +89,19 @@ class Drafter(Section):
 
 
 class Target(Section):
-    """The model that verifies. `path` is a folder on the host; `push` a folder on the laptop to copy there."""
+    """The model that verifies. `path` is a folder on the host; `push` a folder on the laptop to copy there, `hub` a
+    model that the host fetches.
+    """
 
     path: HostPath
     push: LaptopPath | None = None
+    hub: Hub | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.push and self.hub:
+            raise ValueError("say either push or hub: the folder of the laptop, or the model on the hub")
+        return self
 
 
 class Install(Section):

@@ -56,6 +56,7 @@ profile = $profile # what no header says: a bundled profile's name, or a .toml f
 [target]
 path = $target # on the host
 $push
+# hub = { repo = "Qwen/Qwen3.6-27B" } # or the host fetches it itself; gated: token = { env = "HF_TOKEN" }
 
 [install]
 build = $build

@@ -49,6 +49,11 @@ class Layout:
         return f"{self.root}/state"
 
     @property
+    def digests(self) -> str:
+        """What the host remembers of files it has read: identity -> SHA-256."""
+        return f"{self.state}/digests.json"
+
+    @property
     def audit(self) -> str:
         """One JSON line per deployment."""
         return f"{self.state}/audit.log"

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from deployer.errors import TransferError
 from deployer.plan.step import Progress
-from deployer.push import digest, failure, rsync
+from deployer.push import digest, failure, openssh
 from deployer.push.pace import limited
 from deployer.push.remote import DAMAGED
 from deployer.transport.base import Result, Transport
 from deployer.transport.faults import LineBroken
 
+T = TypeVar("T")
 STALL = 60.0  # seconds without a byte
 
 
 @dataclass(frozen=True)
 class Sending:
-    """A file on the laptop and the absolute path it shall have on the host."""
+    """A file on the laptop and the absolute path it shall have on the host, whose `memory` keeps its SHA-256, if named."""
 
     source: Path
     sha256: str
     remote: str
+    memory: str = ""
 
     @property
     def part(self) -> str:
@@ -67,7 +70,7 @@ class Patience:
 
 
 def send(
-    transport: Transport, sending: Sending, progress: Progress, *, by_rsync: bool, limit: float | None = None
+    transport: Transport, sending: Sending, progress: Progress, *, by_ssh: bool, limit: float | None = None
 ) -> None:
     """Sends one file and publishes it, at `limit` MB/s at most. A broken line is tried again from where it broke;
     raises TransferError, .part kept.
@@ -85,8 +88,7 @@ def send(
             start = _begun(transport, sending, patience)
             if start:
                 progress.say(f"{sending.source.name}: continuing at {start} of {sending.size} bytes")
-            _transfer(transport, sending, start, progress, by_rsync, limit)
-            publish(transport, sending)
+            publish(transport, sending, _transfer(transport, sending, start, progress, by_ssh, limit))
 
 
 def renew(transport: Transport, progress: Progress, state: RetryCallState) -> None:
@@ -116,33 +118,26 @@ def offset(transport: Transport, sending: Sending) -> int:
 
 
 def _begun(transport: Transport, sending: Sending, patience: Patience) -> int:
-    """Where this attempt starts. A host that was reached before and is not now is restarting, as far as we know."""
-    try:
-        start = offset(transport, sending)
-    except TransferError as error:
-        if isinstance(error, LineBroken | failure.WriteError) or not patience.begun:
-            raise
-        raise LineBroken(error.what, where=error.where, remedy=error.remedy) from error
+    """Where this attempt starts."""
+    start = reached(patience, partial(offset, transport, sending))
     patience.found(start)
     return start
 
 
-def _transfer(
-    transport: Transport, sending: Sending, start: int, progress: Progress, by_rsync: bool, limit: float | None
-) -> None:
-    if not by_rsync:
-        _by_channel(transport, sending, start, progress, limit)
-        return
-    # --append is safe: the prefix was compared a moment ago.
-    options = ["--append", "--inplace", *rsync.mode_options(), *rsync.limit_options(limit)]
-    source = [str(sending.source)]
+def reached(patience: Patience, action: Callable[[], T]) -> T:
+    """What `action` says. A host that was reached before and is not now is restarting, as far as we know."""
     try:
-        rsync.send(transport, source, sending.part, options, total=sending.size, progress=progress, start=start)
+        return action()
     except TransferError as error:
-        raise failure.explained(transport, sending.part, sending.source.name, error.what) or error from error
+        if isinstance(error, LineBroken | failure.WriteError) or not patience.begun:
+            raise
+        raise LineBroken(error.what, where=error.where, remedy=error.remedy) from error
 
 
-def _by_channel(transport: Transport, sending: Sending, start: int, progress: Progress, limit: float | None) -> None:
+def _transfer(
+    transport: Transport, sending: Sending, start: int, progress: Progress, by_ssh: bool, limit: float | None
+) -> str:
+    """Sends the file from byte `start` on. The SHA-256 of what arrived, if it came in one go, else nothing."""
     done = start
 
     def sent(count: int) -> None:
@@ -150,17 +145,23 @@ def _by_channel(transport: Transport, sending: Sending, start: int, progress: Pr
         done += count
         progress.bytes(done, sending.size)
 
-    with sending.source.open("rb") as source:
-        source.seek(start)
-        command = digest.reader("receive", sending.part, start)
-        paced = limited(cast(BinaryIO, source), limit)
-        result = transport.feed(command, paced, sudo=True, stall=STALL, sent=sent)
+    with sending.source.open("rb", buffering=0) as opened:
+        opened.seek(start)
+        source, command = cast(BinaryIO, opened), digest.reader("receive", sending.part, start)
+        if by_ssh:
+            at = partial(progress.bytes, total=sending.size)
+            sudo = not openssh.lent(transport, sending.part)
+            result = openssh.feed(transport, command, source, sudo=sudo, limit=limit, stall=STALL, at=at)
+        else:
+            result = transport.feed(command, limited(source, limit), sudo=True, stall=STALL, sent=sent)
     _check(transport, sending, result, "writing")
+    return result.stdout.strip()
 
 
-def publish(transport: Transport, sending: Sending) -> None:
-    """Gives a complete .part its name, if its SHA-256 is right. Raises WriteError."""
-    result = digest.helper(transport, "publish", sending.part, sending.remote, sending.sha256, check=False)
+def publish(transport: Transport, sending: Sending, found: str = "") -> None:
+    """Gives a complete .part its name, if its SHA-256 is right; `found` is that, if it is known. Raises WriteError."""
+    words = (sending.part, sending.remote, sending.sha256, found, sending.memory)
+    result = digest.helper(transport, "publish", *words, check=False)
     _check(transport, sending, result, "publishing")
 
 

@@ -47,7 +47,7 @@ def _send_names(transport: Transport, local: Path, remote: str, names: tuple[str
         _by_rsync(transport, local, remote, names, progress)
         return
     for name in names:
-        file.send(transport, _sending(local, remote, name), progress, by_rsync=False)
+        file.send(transport, _sending(local, remote, name), progress, by_ssh=False)
 
 
 def _staged(transport: PctTransport, local: Path, remote: str, names: tuple[str, ...], progress: Progress) -> None:

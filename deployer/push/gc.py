@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from deployer.errors import TransferError
+from deployer.hub import state
+from deployer.hub.request import requests
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.plan.step import Plan, Progress, Step
@@ -65,7 +67,7 @@ class Verdict:
 def plan(inventory: Inventory, transport: Transport) -> Plan:
     """One step for each thing that lies among the models; what is kept says who refers to it."""
     layout = Layout.of(inventory)
-    wanted = _wanted(inventory)
+    wanted = _wanted(inventory, transport)
     steps = [_step(inventory, transport, layout, verdict) for verdict in judge(survey(inventory, transport), wanted)]
     return Plan(transport.name, tuple(steps) or (Step("gc", layout.models, "there are no models"),))
 
@@ -140,7 +142,7 @@ def _step(inventory: Inventory, transport: Transport, layout: Layout, verdict: V
 
     def action(progress: Progress) -> None:
         # Asked again under the lock: a push or a deployment may have come in between.
-        now = {again.path: again for again in judge(survey(inventory, transport), _wanted(inventory))}
+        now = {again.path: again for again in judge(survey(inventory, transport), _wanted(inventory, transport))}
         if (again := now.get(verdict.path)) and not again.keep:
             _ask(transport, "remove", [path])
         else:
@@ -149,13 +151,18 @@ def _step(inventory: Inventory, transport: Transport, layout: Layout, verdict: V
     return Step("gc", f"remove {path} ({amount(verdict.size)})", verdict.reason, action)
 
 
-def _wanted(inventory: Inventory) -> frozenset[str]:
-    """Folders and digests of what the laptop has now, as far as it has it."""
+def _wanted(inventory: Inventory, transport: Transport) -> frozenset[str]:
+    """Folders and digests of what the laptop has now, as far as it has it, and of what the host fetches itself."""
     file, folder = inventory.drafter.file, inventory.target.push
     models = [drafter(inventory)] if file.is_file() else []
     pushed = target(inventory) if folder and folder.is_dir() else None
     models += [pushed] if pushed else []
-    return frozenset(name for model in models for name in (model.identifier, *model.manifest.values()))
+    names = {name for model in models for name in (model.identifier, *model.manifest.values())}
+    for request in requests(inventory):
+        if record := state.read(transport, Layout.of(inventory), request).record:
+            names |= {file.sha256 for file in record.files if file.sha256}
+            names |= {model.identifier} if (model := record.model(request)) else set()
+    return frozenset(names)
 
 
 def _texts(transport: Transport, layout: Layout) -> list[str]:

@@ -20,15 +20,19 @@ SUMS = ".sha256sums"  # hidden: no file of a model can have this name
 
 @dataclass(frozen=True)
 class Blob:
-    """One file of a model: its name in the folder, and where it is on the laptop."""
+    """One file of a model: its name in the folder, its bytes, and where it is on the laptop; None for what the host
+    fetches itself.
+    """
 
     name: str
-    source: Path
     sha256: str
+    size: int
+    source: Path | None = None
 
-    @property
-    def size(self) -> int:
-        return self.source.stat().st_size
+    @classmethod
+    def here(cls, name: str, source: Path) -> Blob:
+        """Of a file on the laptop."""
+        return cls(name, digest.of_file(source), source.stat().st_size, source)
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,10 @@ def drafter_slug(inventory: Inventory) -> str:
     return slug(Path(reference).stem if reference.endswith(".toml") else reference.rpartition("/")[2])
 
 
+def target_slug(inventory: Inventory) -> str:
+    return slug(inventory.target.path.rpartition("/")[2])
+
+
 def drafter(inventory: Inventory) -> Model:
     """The drafter: the bare checkpoint, looked at to the last byte, and the config.json made of it.
 
@@ -83,7 +91,7 @@ def drafter(inventory: Inventory) -> Model:
     """
     file, profile = inventory.drafter.file, profiles.load(inventory.drafter.profile)
     config = as_json(config_from(examined(file, profile), profile))
-    weights = Blob(name="model.safetensors", source=file, sha256=digest.of_file(file))
+    weights = Blob.here("model.safetensors", file)
     return Model(kind="drafter", slug=drafter_slug(inventory), blobs=(weights,), texts={"config.json": config})
 
 
@@ -96,5 +104,5 @@ def target(inventory: Inventory) -> Model | None:
     if folder is None:
         return None
     files = model_folder.validated(folder)
-    blobs = tuple(Blob(name=file.name, source=file.source, sha256=digest.of_file(file.source)) for file in files)
-    return Model(kind="target", slug=slug(inventory.target.path.rpartition("/")[2]), blobs=blobs)
+    blobs = tuple(Blob.here(file.name, file.source) for file in files)
+    return Model(kind="target", slug=target_slug(inventory), blobs=blobs)

@@ -15,12 +15,12 @@ from deployer.push import digest, file, staged
 from deployer.push.bundle import SMALL, loads, send_load
 from deployer.push.file import Sending
 from deployer.push.model import SUMS, Blob, Model, drafter, drafter_slug, target
+from deployer.push.openssh import Way
 from deployer.push.pace import Meter, amount
-from deployer.push.rsync import Way
 from deployer.transport.base import Transport
 
 RESERVE = 256 << 20  # bytes that stay free
-WORTHWHILE = 8 << 20  # bytes; below, a new ssh for rsync takes longer than the open channel
+WORTHWHILE = 8 << 20  # bytes; below, a new ssh takes longer than the open channel
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ class Manner:
         return self.way.why + (f", at most {self.limit:g} MB/s" if self.limit else "")
 
 
-def plan(inventory: Inventory, transport: Transport, *, limit: float | None = None) -> Plan:
-    """The steps that make drafter and target those of the laptop, sending `limit` MB/s at most.
+def plan(inventory: Inventory, transport: Transport, *, limit: float | None = None, verify: bool = False) -> Plan:
+    """The steps that make drafter and target those of the laptop, sending `limit` MB/s at most. `verify`: the host reads
+    every byte again, whatever it remembers.
 
     Raises PreflightError for a bad checkpoint or a full disk.
     """
@@ -57,7 +58,7 @@ def plan(inventory: Inventory, transport: Transport, *, limit: float | None = No
     pushed_target = target(inventory)
     if pushed_target:
         models.append((pushed_target, inventory.target.path))
-    looked = [(model, link, look(transport, layout, model, link)) for model, link in models]
+    looked = [(model, link, look(transport, layout, model, link, anew=verify)) for model, link in models]
     missing = [(blob, found) for model, _, found in looked for blob in absent(model, found)]
     manner = Manner(staged.small_way(transport), limit)
     if missing:
@@ -68,12 +69,23 @@ def plan(inventory: Inventory, transport: Transport, *, limit: float | None = No
     return Plan(transport.name, tuple(steps))
 
 
-def look(transport: Transport, layout: Layout, model: Model, link: str) -> Found:
-    """Reads and hashes what is there; no effect."""
+def look(transport: Transport, layout: Layout, model: Model, link: str, *, anew: bool = False) -> Found:
+    """What is there, by SHA-256; no effect but on the host's memory of these. `anew`: every byte is read again."""
     wanted = {f"{model.folder(layout)}/{name}": sha for name, sha in model.manifest.items()}
-    said = digest.helper(transport, "look", wanted, places(layout, model), link, check=True).stdout
+    stored = places(layout, model)
+    parts = {f"{path}.part": sha for sha, path in stored.items()}
+    memory = "" if anew else layout.digests
+    said = digest.helper(transport, "survey", [*wanted, *stored.values()], list(parts), link, memory, check=True).stdout
     answer = json.loads(said)
-    return Found(answer["complete"], frozenset(answer["stored"]), answer["parts"], answer["link"])
+    seen = {path: digest.Seen(*found) for path, found in answer["files"].items()}
+    folder = {path: found for path, found in seen.items() if path in wanted}
+    if len(folder) == len(wanted) and digest.read(transport, folder, layout.digests) == wanted:
+        return Found(True, frozenset(), {}, answer["link"])
+    in_store = {path: found for path, found in seen.items() if path not in wanted}
+    found = digest.read(transport, in_store, layout.digests)
+    good = frozenset(sha for sha, path in stored.items() if found.get(path) == sha)
+    left = {sha: answer["parts"][part] for part, sha in parts.items() if sha not in good and part in answer["parts"]}
+    return Found(False, good, left, answer["link"])
 
 
 def places(layout: Layout, model: Model) -> dict[str, str]:
@@ -96,17 +108,22 @@ def steps_for(
     transport: Transport, layout: Layout, model: Model, link: str, found: Found, manner: Manner
 ) -> list[Step]:
     """Send, publish, link: of one model."""
+    refuse_folder(transport, link, found)
+    return [
+        _send_step(transport, layout, model, found, manner),
+        publish_step(transport, layout, model, found),
+        link_step(transport, layout, model, link, found),
+    ]
+
+
+def refuse_folder(transport: Transport, link: str, found: Found) -> None:
+    """Raises PreflightError where a folder of the host's own lies in place of the link."""
     if found.link == "folder":
         raise PreflightError(
             f"{link} is a folder that was not pushed from here",
             where=transport.name,
             remedy="choose another target.path",
         )
-    return [
-        _send_step(transport, layout, model, found, manner),
-        _publish_step(transport, layout, model, found),
-        _link_step(transport, layout, model, link, found),
-    ]
 
 
 def _send_step(transport: Transport, layout: Layout, model: Model, found: Found, manner: Manner) -> Step:
@@ -118,7 +135,9 @@ def _send_step(transport: Transport, layout: Layout, model: Model, found: Found,
 
     def action(progress: Progress) -> None:
         stored = places(layout, model)
-        _send_all(transport, [Sending(b.source, b.sha256, stored[b.sha256]) for b in missing], progress, manner)
+        memory = layout.digests
+        sendings = [Sending(b.source, b.sha256, stored[b.sha256], memory) for b in missing if b.source]
+        _send_all(transport, sendings, progress, manner)
 
     parts = sum(found.parts.get(blob.sha256, 0) for blob in missing)
     reason = (
@@ -138,13 +157,14 @@ def _send_all(transport: Transport, sendings: list[Sending], progress: Progress,
     for sending in sendings:
         if sending.size >= SMALL:
             meter.next_file(done)
-            by_rsync = manner.way.by_rsync and sending.size >= WORTHWHILE
-            staged.send(transport, sending, meter, by_rsync=by_rsync, limit=manner.limit)
+            by_ssh = manner.way.by_ssh and sending.size >= WORTHWHILE
+            staged.send(transport, sending, meter, by_ssh=by_ssh, limit=manner.limit)
             done += sending.size
     staged.clear(transport)
 
 
-def _publish_step(transport: Transport, layout: Layout, model: Model, found: Found) -> Step:
+def publish_step(transport: Transport, layout: Layout, model: Model, found: Found) -> Step:
+    """The model's folder, made of what is in the store."""
     folder = model.folder(layout)
     title = f"publish {folder}"
     if found.complete:
@@ -154,14 +174,15 @@ def _publish_step(transport: Transport, layout: Layout, model: Model, found: Fou
         stored = places(layout, model)
         files = [(blob.name, stored[blob.sha256]) for blob in model.blobs]
         texts = {name: text.decode() for name, text in model.texts.items()} | {SUMS: model.sums}
-        result = digest.helper(transport, "assemble", folder, files, texts, check=False)
+        result = digest.helper(transport, "assemble", folder, files, texts, layout.digests, check=False)
         file.check(transport, result, model.slug, folder, "publishing")
 
     made = f", {', '.join(model.texts)} made from header and profile" if model.texts else ""
     return Step("push", title, f"it is not there or not complete{made}", action)
 
 
-def _link_step(transport: Transport, layout: Layout, model: Model, link: str, found: Found) -> Step:
+def link_step(transport: Transport, layout: Layout, model: Model, link: str, found: Found) -> Step:
+    """The name under which people know the model."""
     folder = model.folder(layout)
     title = f"point {link} there"
     if found.link == folder:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import shlex
 
 from deployer.errors import PreflightError
+from deployer.hub import state
+from deployer.hub.request import Request, requests
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.push import model
@@ -26,7 +28,11 @@ def drafter_dir(inventory: Inventory, transport: Transport) -> str:
 
 
 def target_dir(inventory: Inventory, transport: Transport) -> str:
-    """The target's folder on the host: the inventory's path, or the folder behind it when the target is pushed."""
+    """The target's folder on the host: the inventory's path, or the folder behind it when the target is pushed, or
+    fetched by the host. Raises PreflightError when it is not there yet.
+    """
+    for request in requests(inventory):
+        return _fetched(inventory, transport, request)
     folder = inventory.target.push
     if folder is None:
         return inventory.target.path
@@ -34,6 +40,19 @@ def target_dir(inventory: Inventory, transport: Transport) -> str:
     if pushed is None:
         return _linked(transport, inventory.target.path, str(folder))
     return pushed.folder(Layout.of(inventory))
+
+
+def _fetched(inventory: Inventory, transport: Transport, request: Request) -> str:
+    layout = Layout.of(inventory)
+    record = state.read(transport, layout, request).record
+    found = record.model(request) if record else None
+    if found is None:
+        raise PreflightError(
+            f"no model: {request} was not fetched yet",
+            where=transport.name,
+            remedy=f"ddtree-deploy push {transport.name}",
+        )
+    return found.folder(layout)
 
 
 def _linked(transport: Transport, link: str, source: str) -> str:

@@ -10,15 +10,23 @@ import hashlib
 import json
 import os
 import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 DAMAGED = 65
 FAILED = 74
 BLOCK = 1 << 22
+PIECE = 1 << 20
+EVERY = 0.5  # seconds between two words of how far it is
+REMEMBERED = 10_000  # files
+AHEAD = 8  # pieces that may be written and not yet hashed
 
 
-def digest(path: str, length: int | None = None) -> str:
-    """SHA-256 of a file, or of its first `length` bytes."""
+def digest(path: str, length: int | None = None, told: Callable[[int], None] | None = None) -> str:
+    """SHA-256 of a file, or of its first `length` bytes; `told` hears of each count of bytes that was read."""
     sha, left = hashlib.sha256(), length
     with open(path, "rb", buffering=0) as file:
         while left is None or left > 0:
@@ -27,7 +35,36 @@ def digest(path: str, length: int | None = None) -> str:
                 break
             sha.update(block)
             left = None if left is None else left - len(block)
+            if told:
+                told(len(block))
     return sha.hexdigest()
+
+
+def identity(path: str) -> str:
+    """Another one after every change: the last of its times cannot be set back."""
+    status = os.stat(path)
+    return ":".join(map(str, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)))
+
+
+def recall(memory: str) -> dict[str, str]:
+    """identity -> SHA-256 of files that were read before; only root can write there."""
+    try:
+        with open(memory, encoding="utf-8") as file:
+            known: dict[str, str] = json.load(file)
+            return known
+    except (OSError, ValueError):
+        return {}
+
+
+def remember(memory: str, known: dict[str, str]) -> None:
+    """Best effort: what is not remembered is read again."""
+    try:
+        os.makedirs(os.path.dirname(memory), exist_ok=True)
+        with open(f"{memory}.{os.getpid()}", "w", encoding="utf-8") as file:
+            json.dump(dict(list(known.items())[-REMEMBERED:]), file)
+        os.replace(f"{memory}.{os.getpid()}", memory)
+    except OSError:
+        pass
 
 
 def durable(path: str) -> None:
@@ -44,18 +81,37 @@ def digests(paths: list[str]) -> None:
     print(json.dumps({path: [os.path.getsize(path), digest(path)] for path in paths if os.path.isfile(path)}))
 
 
-def look(wanted: dict[str, str], stored: dict[str, str], link: str) -> None:
-    """Prints what is there of a model, as JSON. `wanted` is path -> sha256 of its folder, `stored` sha256 -> path of
-    the store, which is looked at only when the folder is not complete. `link` is where it points, "folder" for a real
-    folder, or empty.
+def survey(paths: list[str], parts: list[str], link: str, memory: str) -> None:
+    """Prints, as JSON, {path: [identity, size, SHA-256 if it is remembered]} of those that are files, the sizes of
+    `parts`, and where `link` points: "folder" for a real folder, or empty.
     """
-    complete = all(os.path.isfile(path) and digest(path) == sha for path, sha in wanted.items())
-    asked = {} if complete else stored
-    good = [sha for sha, path in asked.items() if os.path.isfile(path) and digest(path) == sha]
-    left = {sha: f"{path}.part" for sha, path in asked.items() if sha not in good}
-    parts = {sha: os.path.getsize(part) for sha, part in left.items() if os.path.isfile(part)}
+    known = recall(memory) if memory else {}
+    files = {path: [identity(path), os.path.getsize(path)] for path in paths if os.path.isfile(path)}
+    found = {path: [*seen, known.get(str(seen[0]), "")] for path, seen in files.items()}
+    sizes = {part: os.path.getsize(part) for part in parts if os.path.isfile(part)}
     points = os.readlink(link) if os.path.islink(link) else "folder" if os.path.exists(link) else ""
-    print(json.dumps({"complete": complete, "stored": good, "parts": parts, "link": points}))
+    print(json.dumps({"files": found, "parts": sizes, "link": points}))
+
+
+def read(paths: list[str], memory: str) -> None:
+    """Prints lines of JSON: how many bytes were read, now and then, and {path: SHA-256} at last."""
+    done, said = 0, time.monotonic()
+
+    def told(count: int) -> None:
+        nonlocal done, said
+        done += count
+        if time.monotonic() - said > EVERY:
+            said = time.monotonic()
+            print(json.dumps({"read": done}), flush=True)
+
+    found, known = {}, recall(memory)
+    for path in paths:
+        before = identity(path)
+        found[path] = digest(path, None, told)
+        if identity(path) == before:
+            known[before] = found[path]
+    remember(memory, known)
+    print(json.dumps({"found": found}))
 
 
 def prefix(path: str, length: int) -> None:
@@ -66,27 +122,54 @@ def prefix(path: str, length: int) -> None:
 def receive(part: str, start: int) -> None:
     """Writes stdin into `part` from byte `start` on. By position, never by appending: what an older sender, cut off
     and not yet dead, still delivers are the same bytes at the same places.
+
+    A file from its first byte on is hashed on its way, beside the writing, and its SHA-256 printed.
     """
     handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o644)
-    if start:
-        os.lseek(handle, start, os.SEEK_SET)
-    while block := os.read(0, BLOCK):
-        view = memoryview(block)
-        while view:
-            view = view[os.write(handle, view) :]
+    os.lseek(handle, start, os.SEEK_SET)
+    sha = hashlib.sha256()
+    with ThreadPoolExecutor(1) as hashing:
+        pending: deque[Future[None]] = deque()
+        # As they come they are small: handed over one by one they would cost more than their hash.
+        blocks, held = list[bytes](), 0
+        while block := os.read(0, PIECE):
+            if not start:
+                blocks.append(block)
+                held += len(block)
+            if held >= PIECE:
+                pending.append(hashing.submit(_update, sha, blocks))
+                blocks, held = [], 0
+            view = memoryview(block)
+            while view:
+                view = view[os.write(handle, view) :]
+            while len(pending) > AHEAD:
+                pending.popleft().result()
+        hashing.submit(_update, sha, blocks)
+    if not start:
+        print(sha.hexdigest())
 
 
-def publish(part: str, final: str, expected: str) -> None:
-    """Gives a complete file its name; nothing else ever does. Exits with DAMAGED and removes `part` when it is not."""
-    found = digest(part)
+def _update(sha: hashlib._Hash, blocks: list[bytes]) -> None:
+    for block in blocks:
+        sha.update(block)
+
+
+def publish(part: str, final: str, expected: str, found: str = "", memory: str = "") -> None:
+    """Gives a complete file its name; nothing else ever does. Exits with DAMAGED and removes `part` when it is not.
+    `found` is its digest, if it was hashed as it was written; else it is read. `memory` keeps it, if named.
+    """
+    found = found or digest(part)
     if found != expected:
         os.unlink(part)
         print(f"{part}: sha256 {found}, expected {expected}", file=sys.stderr)
         sys.exit(DAMAGED)
+    os.chown(part, os.geteuid(), os.getegid())
     os.chmod(part, 0o644)
     durable(part)
     os.replace(part, final)
     durable(os.path.dirname(final))
+    if memory:
+        remember(memory, {**recall(memory), identity(final): found})
 
 
 def unpack() -> None:
@@ -103,11 +186,12 @@ def unpack() -> None:
         publish(part, final, expected)
 
 
-def assemble(folder: str, files: list[list[str]], texts: dict[str, str]) -> None:
+def assemble(folder: str, files: list[list[str]], texts: dict[str, str], memory: str) -> None:
     """Makes a model's folder: hard links [name, stored path], texts by name. A new one appears by one rename; in one
-    that is there each wrong file is replaced by a rename, so that it is never absent.
+    that is there each wrong file is replaced by a rename, so that it is never absent. A link is a change of its file
+    that changes no byte: what was remembered of it is remembered on.
     """
-    there = os.path.isdir(folder)
+    there, known = os.path.isdir(folder), recall(memory)
     place = folder if there else f"{folder}.part"
     if not there:
         _remove(place)
@@ -115,8 +199,10 @@ def assemble(folder: str, files: list[list[str]], texts: dict[str, str]) -> None
         path = _parent_made(place, name)
         if not (os.path.exists(path) and os.path.samefile(path, stored)):
             _remove(f"{path}.part")
+            sha = known.get(identity(stored))
             os.link(stored, f"{path}.part")
             os.replace(f"{path}.part", path)
+            known |= {identity(stored): sha} if sha else {}
     for name, text in texts.items():
         path = _parent_made(place, name)
         with open(f"{path}.part", "w", encoding="utf-8", newline="") as file:
@@ -128,6 +214,7 @@ def assemble(folder: str, files: list[list[str]], texts: dict[str, str]) -> None
     if not there:
         os.rename(place, folder)
     durable(os.path.dirname(folder))
+    remember(memory, known)
 
 
 def _parent_made(place: str, name: str) -> str:
@@ -149,7 +236,9 @@ def _remove(path: str) -> None:
 def main(verb: str, *words: Any) -> None:
     """One verb; words as its function takes them."""
     os.umask(0o022)
-    verbs = {function.__name__: function for function in (digests, look, prefix, receive, publish, unpack, assemble)}
+    verbs = {
+        function.__name__: function for function in (digests, survey, read, prefix, receive, publish, unpack, assemble)
+    }
     try:
         verbs[verb](*words)
     except OSError as error:

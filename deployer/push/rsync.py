@@ -1,4 +1,6 @@
-"""rsync over the same resolved way as everything else. Never with -u: a newer time is no proof of right contents."""
+"""rsync for folders of many files, over the same resolved way as everything else. Never with -u: a newer time is no
+proof of right contents.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from typing import IO
 
 from deployer.errors import TransferError
 from deployer.plan.step import Progress
+from deployer.push.openssh import ending_with_us
 from deployer.transport.base import Transport
 from deployer.transport.faults import LineBroken
 
@@ -49,34 +52,15 @@ class Rsync:
         return not self.openrsync and self.version >= version
 
 
-@dataclass(frozen=True)
-class Way:
-    """How files go to a host, and why so, in words."""
-
-    by_rsync: bool
-    why: str
-
-
-def way(transport: Transport) -> Way:
-    """rsync when both ends have one that can what is needed, else the SSH connection itself. Both continue."""
-    if transport.openssh is None:
-        return Way(False, "copied on this machine")
-    if not shutil.which("ssh"):
-        return Way(False, "over the SSH channel: this machine has no ssh for rsync to use")
-    here, there = _here(), _there(transport)
-    if here is not None and there is not None and here.at_least(OLDEST_HERE) and there.at_least(OLDEST_THERE):
-        return Way(True, f"by {here} here and {there} there")
-    poor = [
-        f"{place} {rsync or 'no rsync'}"
-        for place, rsync, oldest in (("here", here, OLDEST_HERE), ("there", there, OLDEST_THERE))
-        if rsync is None or not rsync.at_least(oldest)
-    ]
-    return Way(False, f"over the SSH channel: {', '.join(poor)}, rsync {OLDEST_HERE[0]}.{OLDEST_HERE[1]} is needed")
-
-
 def usable(transport: Transport) -> bool:
-    """Whether rsync can be used to this host."""
-    return way(transport).by_rsync
+    """Whether both ends have an rsync that can what is needed, and this machine an ssh for it."""
+    if transport.openssh is None or not shutil.which("ssh"):
+        return False
+    here = _here()
+    if here is None or not here.at_least(OLDEST_HERE):
+        return False
+    there = _there(transport)
+    return there is not None and there.at_least(OLDEST_THERE)
 
 
 def _here() -> Rsync | None:
@@ -99,9 +83,8 @@ def send(
     *,
     total: int,
     progress: Progress,
-    start: int = 0,
 ) -> None:
-    """Copies `sources` to `remote` as root; progress counts from `start` to `total` bytes. Raises TransferError."""
+    """Copies `sources` to `remote` as root; progress counts to `total` bytes. Raises TransferError."""
     assert transport.openssh is not None
     *shell, host = transport.openssh
     sudo = [] if transport.run("id -u").stdout.strip() == "0" else ["--rsync-path", "sudo -n rsync"]
@@ -109,12 +92,12 @@ def send(
     command += ["-e", shlex.join(shell), *sudo, *options, "--", *sources, f"{host}:{remote}"]
     # Its own process group: Ctrl-C reaches us first, and we end it with its children.
     with subprocess.Popen(
-        [*_ending_with_us(), *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        [*ending_with_us(), *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
         try:
             assert process.stdout is not None
             for done in _amounts(process.stdout, f"{transport.name}:{remote}"):
-                progress.bytes(min(start + done, total), total)
+                progress.bytes(min(done, total), total)
             process.wait()
         finally:
             # Its ssh too: on a dead line it would live on for a minute and keep stderr open.
@@ -126,13 +109,6 @@ def send(
         kind = LineBroken if process.returncode in BROKEN else TransferError
         what = f"rsync failed with {process.returncode}: {said[-400:]}"
         raise kind(what, where=f"{transport.name}:{remote}", remedy="run the same command again: what arrived is kept")
-
-
-def _ending_with_us() -> list[str]:
-    """Words before a command that end it when this program is killed, where the system can do that. Elsewhere it
-    finishes its file, which harms nothing.
-    """
-    return ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
 
 
 def _amounts(output: IO[bytes], where: str) -> Iterator[int]:
@@ -155,8 +131,3 @@ def _amounts(output: IO[bytes], where: str) -> Iterator[int]:
 def mode_options() -> list[str]:
     """Modes that the service's account can read, whatever they are here."""
     return ["--perms", "--chmod=Du=rwx,Dgo=rx,Fu=rw,Fgo=r"]
-
-
-def limit_options(limit: float | None) -> list[str]:
-    """A limit in MB/s (10^6 bytes) as rsync takes it: whole KiB/s."""
-    return [] if limit is None else [f"--bwlimit={max(1, round(limit * 1e6 / 1024))}"]

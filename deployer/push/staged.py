@@ -12,42 +12,42 @@ from deployer.errors import PreflightError
 from deployer.facts import disk
 from deployer.facts.stage import RESERVE
 from deployer.plan.step import Progress
-from deployer.push import digest, file, rsync
+from deployer.push import digest, file, openssh
 from deployer.push.file import Patience, Sending
+from deployer.push.openssh import Way
 from deployer.push.pace import amount
-from deployer.push.rsync import Way
 from deployer.transport.base import Transport
 from deployer.transport.faults import LineBroken
 from deployer.transport.pct import PctTransport
 
 
 def way(transport: Transport) -> Way:
-    """How files go to this host: rsync.way, to the node where they are staged on one."""
+    """How files go to this host: openssh.way, to the node where they are staged on one."""
     if not isinstance(transport, PctTransport):
-        return rsync.way(transport)
-    found, node = rsync.way(transport.node), transport.node.name
-    return Way(found.by_rsync, f"staged on {node} ({found.why}), then pct push into container {transport.vmid}")
+        return openssh.way(transport)
+    found, node = openssh.way(transport.node), transport.node.name
+    return Way(found.by_ssh, f"staged on {node} ({found.why}), then pct push into container {transport.vmid}")
 
 
 def small_way(transport: Transport) -> Way:
     """The same of small files, which go together in few streams."""
     if isinstance(transport, PctTransport):
         return Way(False, f"over {transport.node.name}, by pct push into container {transport.vmid}")
-    return Way(False, "over the SSH channel")
+    return Way(False, "over the open connection")
 
 
 def send(
-    transport: Transport, sending: Sending, progress: Progress, *, by_rsync: bool, limit: float | None = None
+    transport: Transport, sending: Sending, progress: Progress, *, by_ssh: bool, limit: float | None = None
 ) -> None:
     """file.send, by way of the node where there is one; its stage continues where it broke off."""
     if not isinstance(transport, PctTransport):
-        file.send(transport, sending, progress, by_rsync=by_rsync, limit=limit)
+        file.send(transport, sending, progress, by_ssh=by_ssh, limit=limit)
         return
     stage = transport.stage(sending.sha256)
     _guard(transport)
     if digest.there(transport.node, [stage]).get(stage, (0, ""))[1] != sending.sha256:
         onto = Sending(sending.source, sending.sha256, stage)
-        file.send(transport.node, onto, progress, by_rsync=by_rsync, limit=limit)
+        file.send(transport.node, onto, progress, by_ssh=by_ssh, limit=limit)
     progress.say(f"pct push of {sending.source.name}, {amount(sending.size)}")
     bring(transport, stage, sending, progress)
     transport.node.run(f"rm -f {shlex.quote(stage)}", sudo=True)

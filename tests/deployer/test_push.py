@@ -143,10 +143,8 @@ def over(servers: Servers, host: str = "box") -> SshTransport:
     return SshTransport(Ssh(host=host, config_file=servers.config, connect_timeout=5))
 
 
-@pytest.mark.parametrize("by_rsync", [True, False])
-def test_a_cut_line_is_continued_where_it_broke(servers: Servers, tmp_path: Path, by_rsync: bool) -> None:
-    if by_rsync and not shutil.which("rsync"):
-        pytest.skip("rsync is not installed")
+@pytest.mark.parametrize("by_ssh", [True, False])
+def test_a_cut_line_is_continued_where_it_broke(servers: Servers, tmp_path: Path, by_ssh: bool) -> None:
     box, sending, cuts = over(servers), big(tmp_path), [6 << 20, 14 << 20]
 
     class Cutting(Recorder):
@@ -157,11 +155,11 @@ def test_a_cut_line_is_continued_where_it_broke(servers: Servers, tmp_path: Path
                 servers.box.cut()
 
     recorder = Cutting()
-    send(box, sending, recorder, by_rsync=by_rsync)
-    assert not cuts or by_rsync, "the line was cut twice"
+    send(box, sending, recorder, by_ssh=by_ssh)
+    assert not cuts or by_ssh, "the line was cut twice"
     assert Path(sending.remote).read_bytes() == sending.source.read_bytes()
     assert not Path(sending.part).exists()
-    if not by_rsync:
+    if not by_ssh:
         assert sum("continuing at" in line for line in recorder.lines) == 2
     box.close()
 
@@ -175,7 +173,7 @@ def test_a_part_with_another_beginning_is_not_continued(servers: Servers, tmp_pa
     assert offset(box, sending) == 0
     Path(sending.part).write_bytes(data + b"longer")
     assert offset(box, sending) == 0
-    send(box, sending, Recorder(), by_rsync=False)
+    send(box, sending, Recorder(), by_ssh=False)
     assert Path(sending.remote).read_bytes() == data
     box.close()
 
@@ -184,7 +182,7 @@ def test_a_file_that_changes_while_it_is_sent_never_gets_its_name(tmp_path: Path
     sending = big(tmp_path, 1 << 20)
     sending.source.write_bytes(sending.source.read_bytes()[:-1] + b"!")
     with pytest.raises(TransferError, match="arrived damaged"):
-        send(LocalTransport(), sending, Recorder(), by_rsync=False)
+        send(LocalTransport(), sending, Recorder(), by_ssh=False)
     assert list(Path(sending.remote).parent.iterdir()) == []
 
 

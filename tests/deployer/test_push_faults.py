@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from sshd import Servers
 from deployer.errors import TransferError
 from deployer.facts.disk import Disk
 from deployer.inventory.model import Ssh
-from deployer.push import bundle, failure, file, rsync
+from deployer.push import bundle, failure, file
 from deployer.push.bundle import loads, send_load
 from deployer.push.file import Patience, Sending, send
 from deployer.transport.faults import LineBroken
@@ -33,14 +32,7 @@ from deployer.transport.ssh import SshTransport
 
 pytestmark = pytest.mark.slow
 
-ways = pytest.mark.parametrize("by_rsync", [True, False], ids=["rsync", "channel"])
-
-
-@pytest.fixture(autouse=True)
-def _rsync(request: pytest.FixtureRequest) -> None:
-    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    if parameters.get("by_rsync") and not shutil.which("rsync"):
-        pytest.skip("rsync is not installed")
+ways = pytest.mark.parametrize("by_ssh", [True, False], ids=["ssh", "channel"])
 
 
 def big(tmp_path: Path, size: int = 1_000_003) -> Sending:
@@ -69,7 +61,7 @@ def arrived(sending: Sending) -> bool:
 
 
 # In bytes of one connection, encryption and all: inside the greeting, the key exchange, the login, the commands before,
-# the file's first and last bytes. With rsync the first connection is ours and asks, the second is rsync's.
+# the file's first and last bytes. With ssh the first connection is ours and asks, the second is ssh's.
 CUTS = [1, 2501, 9_999, 65_537, 500_000, 1_003_000]
 
 
@@ -78,20 +70,18 @@ def test_a_line_cut_at_any_byte_is_continued(servers: Servers, tmp_path: Path, a
     sending = big(tmp_path)
     with broken(servers.box.port, [at, 12_345]) as line:
         box = through(servers, line.port)
-        send(box, sending, Recorder(), by_rsync=False)
+        send(box, sending, Recorder(), by_ssh=False)
         box.close()
         assert line.carried[:2] == [at, 12_345], "it was cut twice, and there"
     assert arrived(sending)
 
 
 @pytest.mark.parametrize("at", CUTS[2:])
-def test_rsyncs_line_cut_at_any_byte_is_continued(servers: Servers, tmp_path: Path, at: int) -> None:
-    if not shutil.which("rsync"):
-        pytest.skip("rsync is not installed")
+def test_the_line_of_an_ssh_cut_at_any_byte_is_continued(servers: Servers, tmp_path: Path, at: int) -> None:
     sending = big(tmp_path)
     with broken(servers.box.port, [1 << 30, at]) as line:
         box = through(servers, line.port)
-        send(box, sending, Recorder(), by_rsync=True)
+        send(box, sending, Recorder(), by_ssh=True)
         box.close()
         assert line.carried[1] == at
     assert arrived(sending)
@@ -120,14 +110,13 @@ def test_a_stream_of_small_files_goes_on_with_those_that_are_not_there(
 
 @ways
 def test_a_line_that_stalls_is_given_up_and_continued_on_another(
-    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_rsync: bool
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_ssh: bool
 ) -> None:
     monkeypatch.setattr(file, "STALL", 4.0)
-    monkeypatch.setattr(rsync, "STALL", 4)
-    sending, cuts = big(tmp_path, 4 << 20), [1 << 30, 3_000_000] if by_rsync else [3_000_000]
+    sending, cuts = big(tmp_path, 4 << 20), [1 << 30, 3_000_000] if by_ssh else [3_000_000]
     with broken(servers.box.port, cuts, hold=True) as line:
         box, recorder = through(servers, line.port), Recorder()
-        send(box, sending, recorder, by_rsync=by_rsync)
+        send(box, sending, recorder, by_ssh=by_ssh)
         box.close()
     assert arrived(sending)
     assert any(said.endswith("; continuing") for said in recorder.lines)
@@ -145,7 +134,7 @@ def test_a_host_that_restarts_in_the_middle_is_waited_for(servers: Servers, tmp_
                 back.start()
 
     recorder = Restarting()
-    send(box, sending, recorder, by_rsync=False)
+    send(box, sending, recorder, by_ssh=False)
     box.close()
     back.join()
     assert arrived(sending)
@@ -175,7 +164,7 @@ def test_a_line_that_never_holds_is_given_up_with_the_part_kept(
     with broken(servers.box.port, [12_000] * 20) as line:
         box = through(servers, line.port)
         with pytest.raises(LineBroken, match="the connection broke"):
-            send(box, sending, Recorder(), by_rsync=False)
+            send(box, sending, Recorder(), by_ssh=False)
         box.close()
     assert Path(sending.part).read_bytes() == data[:300_000]
 
@@ -201,13 +190,13 @@ def test_an_older_sender_that_is_not_dead_yet_harms_nothing(tmp_path: Path) -> N
                 old.stdin.close()
                 assert old.wait(30) == 0
 
-    send(LocalTransport(), sending, Late(), by_rsync=False)
+    send(LocalTransport(), sending, Late(), by_ssh=False)
     assert arrived(sending)
 
 
 @ways
 def test_a_killed_tool_leaves_no_sender_behind_and_its_part_is_continued(
-    servers: Servers, tmp_path: Path, by_rsync: bool
+    servers: Servers, tmp_path: Path, by_ssh: bool
 ) -> None:
     sending = big(tmp_path, 12 << 20)
     program = f"""
@@ -220,7 +209,7 @@ def test_a_killed_tool_leaves_no_sender_behind_and_its_part_is_continued(
         from deployer.transport.ssh import SshTransport
         box = SshTransport(Ssh(host="direct", config_file=Path({str(servers.config)!r})))
         sending = Sending(Path({str(sending.source)!r}), {sending.sha256!r}, {sending.remote!r})
-        send(box, sending, Recorder(), by_rsync={by_rsync}, limit=3.0)
+        send(box, sending, Recorder(), by_ssh={by_ssh}, limit=3.0)
     """
     victim = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
     part, deadline = Path(sending.part), time.monotonic() + 60
@@ -236,7 +225,7 @@ def test_a_killed_tool_leaves_no_sender_behind_and_its_part_is_continued(
     left = part.stat().st_size
     assert left < sending.size
     box, recorder = SshTransport(Ssh(host="direct", config_file=servers.config)), Recorder()
-    send(box, sending, recorder, by_rsync=by_rsync)
+    send(box, sending, recorder, by_ssh=by_ssh)
     box.close()
     assert recorder.lines == [f"big.bin: continuing at {left} of {sending.size} bytes"]
     assert arrived(sending)
@@ -256,14 +245,14 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 
 @ways
 def test_a_disk_that_fills_up_is_named_and_what_arrived_is_continued_when_there_is_room(
-    servers: Servers, tmp_path: Path, by_rsync: bool
+    servers: Servers, tmp_path: Path, by_ssh: bool
 ) -> None:
     sending = big(tmp_path, 6 << 20)
     box = SshTransport(Ssh(host="direct", config_file=servers.config))
     with mounted(tmp_path / "small", "size=4m") as small:
         full = Sending(sending.source, sending.sha256, f"{small}/big.bin")
         with pytest.raises(TransferError) as caught:
-            send(box, full, Recorder(), by_rsync=by_rsync)
+            send(box, full, Recorder(), by_ssh=by_ssh)
         assert "the disk is full while sending big.bin" in str(caught.value)
         assert f"{small}: 0.0 of 0.0 GiB free" in str(caught.value)
         assert [path.name for path in small.iterdir()] == ["big.bin.part"]
@@ -271,14 +260,14 @@ def test_a_disk_that_fills_up_is_named_and_what_arrived_is_continued_when_there_
         assert kept > 2 << 20
         subprocess.run(["mount", "-o", "remount,size=16m", str(small)], check=True)
         recorder = Recorder()
-        send(box, full, recorder, by_rsync=by_rsync)
+        send(box, full, recorder, by_ssh=by_ssh)
         assert recorder.lines == [f"big.bin: continuing at {kept} of {sending.size} bytes"]
         assert arrived(full)
     box.close()
 
 
 @ways
-def test_a_file_system_that_became_read_only_is_named(servers: Servers, tmp_path: Path, by_rsync: bool) -> None:
+def test_a_file_system_that_became_read_only_is_named(servers: Servers, tmp_path: Path, by_ssh: bool) -> None:
     sending = big(tmp_path)
     box = SshTransport(Ssh(host="direct", config_file=servers.config))
     with mounted(tmp_path / "fixed", "size=4m") as fixed:
@@ -286,14 +275,14 @@ def test_a_file_system_that_became_read_only_is_named(servers: Servers, tmp_path
         Path(target.part).write_bytes(sending.source.read_bytes()[:1000])
         subprocess.run(["mount", "-o", "remount,ro", str(fixed)], check=True)
         with pytest.raises(TransferError, match=r"the file system is read-only while sending big\.bin") as caught:
-            send(box, target, Recorder(), by_rsync=by_rsync)
+            send(box, target, Recorder(), by_ssh=by_ssh)
         assert "findmnt" in caught.value.remedy
         assert Path(target.part).stat().st_size == 1000
     box.close()
 
 
 @ways
-def test_a_file_system_without_inodes_is_named(servers: Servers, tmp_path: Path, by_rsync: bool) -> None:
+def test_a_file_system_without_inodes_is_named(servers: Servers, tmp_path: Path, by_ssh: bool) -> None:
     sending = big(tmp_path)
     box = SshTransport(Ssh(host="direct", config_file=servers.config))
     with mounted(tmp_path / "few", "size=4m,nr_inodes=4") as few:
@@ -301,9 +290,9 @@ def test_a_file_system_without_inodes_is_named(servers: Servers, tmp_path: Path,
             (few / str(number)).write_text("")
         target = Sending(sending.source, sending.sha256, f"{few}/big.bin")
         with pytest.raises(TransferError, match=r"no inodes are left while sending big\.bin: .* 0 inodes"):
-            send(box, target, Recorder(), by_rsync=by_rsync)
+            send(box, target, Recorder(), by_ssh=by_ssh)
         with pytest.raises(TransferError, match="no inodes are left"):
-            send(box, Sending(target.source, target.sha256, f"{few}/new/big.bin"), Recorder(), by_rsync=by_rsync)
+            send(box, Sending(target.source, target.sha256, f"{few}/new/big.bin"), Recorder(), by_ssh=by_ssh)
         small = tmp_path / "small.txt"
         small.write_text("small")
         with pytest.raises(TransferError, match="no inodes are left"):
@@ -345,7 +334,7 @@ class QuotaStandIn(LocalTransport):
 
 def test_a_used_up_quota_is_named_with_what_df_shows(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match=r"the disk quota is used up while sending big\.bin: .* GiB free"):
-        send(QuotaStandIn(), big(tmp_path), Recorder(), by_rsync=False)
+        send(QuotaStandIn(), big(tmp_path), Recorder(), by_ssh=False)
 
 
 def test_small_files_are_put_into_streams_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

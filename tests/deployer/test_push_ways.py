@@ -70,37 +70,30 @@ def rsync_stand_in(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (MACOS_14, "over the SSH channel: here rsync 2.6.9, rsync 3.1 is needed"),
-        (MACOS_15, "over the SSH channel: here openrsync, rsync 3.1 is needed"),
-    ],
-)
-def test_a_macs_rsync_is_not_used_and_the_plan_says_what_is(
-    servers: Servers, inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+@pytest.mark.parametrize("text", [MACOS_14, MACOS_15, DEBIAN], ids=["macos 14", "macos 15", "debian"])
+def test_a_model_goes_by_the_machines_ssh_whatever_its_rsync_is_and_the_plan_says_so(
+    servers: Servers, inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     rsync_stand_in(tmp_path / "mac", text, monkeypatch)
     monkeypatch.setattr(plan, "WORTHWHILE", 1000)
-    if not shutil.which("rsync", path="/usr/bin:/bin"):
-        pytest.skip("rsync is not installed")
     box = SshTransport(Ssh(host="direct", config_file=servers.config))
-    steps = plan.plan(inventory, box, limit=2.5).steps
-    assert f"{said}, at most 2.5 MB/s" in steps[0].reason
+    version = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr
+    named = version.split()[0].rstrip(",").replace("_", " ")
+    assert named.startswith("OpenSSH ")
+    assert f"by {named}, at most 2.5 MB/s" in plan.plan(inventory, box, limit=2.5).steps[0].reason
+    assert rsync.usable(box) == (text is DEBIAN and bool(shutil.which("rsync", path="/usr/bin:/bin")))
     box.close()
 
 
-def test_the_plan_says_which_rsyncs_are_used(
+def test_without_an_ssh_program_the_open_connection_is_used(
     servers: Servers, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not shutil.which("rsync"):
-        pytest.skip("rsync is not installed")
     monkeypatch.setattr(plan, "WORTHWHILE", 1000)
     box = SshTransport(Ssh(host="direct", config_file=servers.config))
-    reason = plan.plan(inventory, box).steps[0].reason
+    box.connect()
+    monkeypatch.setattr(shutil, "which", lambda *_: None)
+    assert "over the open connection: this machine has no ssh program" in plan.plan(inventory, box).steps[0].reason
     box.close()
-    first = subprocess.run(["rsync", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
-    assert f"by rsync {first} here and rsync {first} there" in reason
 
 
 class Clock:
@@ -129,17 +122,15 @@ def test_a_throttled_file_takes_the_time_that_its_rate_asks_for_and_a_pause_is_n
     assert clock.now - before == pytest.approx(5.0, abs=0.3)
 
 
-@pytest.mark.parametrize("by_rsync", [True, False], ids=["rsync", "channel"])
-def test_a_limit_holds_on_both_ways(servers: Servers, tmp_path: Path, by_rsync: bool) -> None:
-    if by_rsync and not shutil.which("rsync"):
-        pytest.skip("rsync is not installed")
+@pytest.mark.parametrize("by_ssh", [True, False], ids=["ssh", "channel"])
+def test_a_limit_holds_on_both_ways(servers: Servers, tmp_path: Path, by_ssh: bool) -> None:
     source = tmp_path / "big.bin"
     source.write_bytes(os.urandom(3_000_000))
     from deployer.push import digest
 
     sending = Sending(source, digest.of_file(source), f"{tmp_path}/there/big.bin")
     box, start = SshTransport(Ssh(host="direct", config_file=servers.config)), time.monotonic()
-    send(box, sending, Recorder(), by_rsync=by_rsync, limit=1.5)
+    send(box, sending, Recorder(), by_ssh=by_ssh, limit=1.5)
     assert time.monotonic() - start > 1.5, "3 MB at 1.5 MB/s"
     assert Path(sending.remote).read_bytes() == source.read_bytes()
     box.close()

@@ -229,7 +229,7 @@ class TestPush:
         self, box: PctTransport, node: Path, sending: Sending
     ) -> None:
         seen = Recorder()
-        staged.send(box, sending, seen, by_rsync=False)
+        staged.send(box, sending, seen, by_ssh=False)
         assert Path(sending.remote).read_bytes() == sending.source.read_bytes()
         assert Path(sending.remote).stat().st_mode & 0o777 == 0o644
         assert not Path(sending.part).exists()
@@ -243,7 +243,7 @@ class TestPush:
         part.parent.mkdir(parents=True)
         part.write_bytes(sending.source.read_bytes()[:2_000_000])
         seen = Recorder()
-        staged.send(box, sending, seen, by_rsync=False)
+        staged.send(box, sending, seen, by_ssh=False)
         assert any("continuing at 2000000 of 3000000" in line for line in seen.lines)
         assert sum(1 for done, _ in seen.amounts if done <= 2_000_000) == 0
         assert Path(sending.remote).read_bytes() == sending.source.read_bytes()
@@ -253,7 +253,7 @@ class TestPush:
         stage.parent.mkdir(parents=True)
         stage.write_bytes(sending.source.read_bytes())
         seen = Recorder()
-        staged.send(box, sending, seen, by_rsync=False)
+        staged.send(box, sending, seen, by_ssh=False)
         assert seen.amounts == []
         assert Path(sending.remote).exists()
 
@@ -262,7 +262,7 @@ class TestPush:
     ) -> None:
         monkeypatch.setenv("FULL", "1")
         with pytest.raises(TransferError, match="the disk is full while sending it's a drafter") as caught:
-            staged.send(box, sending, Recorder(), by_rsync=False)
+            staged.send(box, sending, Recorder(), by_ssh=False)
         assert caught.value.where == f"ct129:{sending.part}"
         assert (node / f"stage/129/{sending.sha256}").exists()
         assert not Path(sending.remote).exists()
@@ -273,7 +273,7 @@ class TestPush:
         damaging = PCT.replace('cat "$3" >"$4"', 'head -c 1000 "$3" >"$4"')
         (node / "pct").write_text(damaging)
         with pytest.raises(TransferError, match="arrived damaged"):
-            staged.send(box, sending, Recorder(), by_rsync=False)
+            staged.send(box, sending, Recorder(), by_ssh=False)
         assert list(Path(sending.remote).parent.iterdir()) == []
 
     def test_a_folder_goes_to_the_node_at_once_and_in_file_by_file(self, box: PctTransport, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.e2e.conftest import Deployer
+from tests.e2e import hub
+from tests.e2e.conftest import REPO, Deployer
 from tests.faults import table
 from tests.faults.cells import SAMPLE
 from tests.faults.play import Cell, play
@@ -205,6 +206,32 @@ def test_a_deployer_killed_in_the_middle_loses_nothing(scene: Scene, cell: Cell)
     """Two cells of the table that `make test-faults` plays: what served before serves, and the next `up` ends well."""
     table.note(cell, "FAILED")
     table.note(cell, str(play(scene, cell)))
+
+
+def test_the_host_fetches_a_model_from_the_hub_in_a_unit_that_outlives_the_tool(deployer: Deployer) -> None:
+    link = "/opt/ddtree/models/from-the-hub"
+    fetching = hub.inventory(deployer, link)
+    hub.start(deployer, REPO / "build/pairs/hybrid/target")
+    try:
+        with subprocess.Popen(fetching.command("push"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as tool:
+            deadline = time.monotonic() + 120
+            while ".part" not in deployer.ct129("ls /opt/ddtree/models/store/*/*.part 2>/dev/null"):
+                assert tool.poll() is None
+                assert time.monotonic() < deadline
+            tool.send_signal(signal.SIGINT)
+            said = tool.communicate(timeout=60)[0].decode()
+        assert tool.returncode == 130, said
+        assert "the fetch goes on there" in said
+        assert "running" in deployer.ct129("systemctl list-units --no-legend 'ddtree-vllm-fetch-*'")
+        assert "a fetch is under way there" in fetching.ok("push", "--plan").output
+        hub.go_on(deployer)
+        output = fetching.ok("push").output
+        assert "main is commit 0123456789abcdef" in output
+    finally:
+        hub.stop(deployer)
+    assert ": FAILED" not in deployer.ct129(f"cd {link} && sha256sum --check .sha256sums || echo : FAILED")
+    assert "nothing to do" in fetching.ok("push").output, "and the hub is not even there any more"
+    assert "token" not in deployer.ct129("ls /run")
 
 
 def ask(deployer: Deployer, tokens: int) -> subprocess.Popen[str]:

@@ -86,9 +86,9 @@ def test_a_push_arrives_and_a_second_one_sends_nothing(without_sshd: Deployer) -
     assert subprocess.run(left, capture_output=True, text=True, check=False).stdout == ""
 
 
-@pytest.mark.parametrize("by_rsync", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("by_ssh", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_cut_on_the_way_is_continued_where_the_stage_is(
-    container: PctTransport, without_sshd: Deployer, tmp_path: Path, by_rsync: bool
+    container: PctTransport, without_sshd: Deployer, tmp_path: Path, by_ssh: bool
 ) -> None:
     source = tmp_path / "large"
     source.write_bytes(os.urandom(24_000_000))
@@ -96,7 +96,7 @@ def test_a_cut_on_the_way_is_continued_where_the_stage_is(
     sending, seen, lab = Sending(source, sha, "/opt/ddtree/models/large"), Seen(), without_sshd.lab
     lab.set_faults(Faults(cut_after=9_000_000, cut_times=2))
     try:
-        staged.send(container, sending, seen, by_rsync=by_rsync)
+        staged.send(container, sending, seen, by_ssh=by_ssh)
     finally:
         lab.set_faults(Faults())
     went_on = [int(line.split(" at ")[1].split()[0]) for line in seen.lines if "continuing at" in line]
@@ -115,7 +115,7 @@ def test_a_full_container_is_named_and_nothing_gets_a_name(container: PctTranspo
     container.run("mkdir -p /mnt/small && mount -t tmpfs -o size=4m none /mnt/small")
     try:
         with pytest.raises(Exception, match="the disk is full while sending large"):
-            staged.send(container, sending, Seen(), by_rsync=False)
+            staged.send(container, sending, Seen(), by_ssh=False)
         assert container.run("ls /mnt/small").stdout.split() in ([], ["large.part"])
     finally:
         container.run("umount /mnt/small")

@@ -57,7 +57,7 @@ must tests/setup/laptop.sh build/venv
 tests/setup/report_tools.sh
 part "ruff" build/venv/bin/ruff check .
 part "mypy --strict" build/venv/bin/mypy
-beside "deployer, on this machine" on_laptop tests/deployer -m "not lab and ($select)"
+beside "deployer, on this machine" on_laptop tests/deployer -m "not lab and not engine and ($select)"
 must tests/engine_cpu/install.sh build/engine
 must tests/setup/pairs.sh
 joined "deployer, on this machine"
@@ -67,6 +67,7 @@ why=$(tests/lab/lab.sh check 2>&1) || lab=
 [ -z "$lab" ] || beside "staging box" on_laptop tests/lab -m "$select"
 part "algorithm and kernels, interpreted" in_engine tests/ext -m "not engine and ($select)"
 part "pairs" in_engine tests/pairs -m "$select"
+part "models from the hub" on_laptop tests/deployer -m "engine and ($select)"
 [ -z "$lab" ] || joined "staging box"
 part "trees in the engine" in_engine tests/ext -m "engine and ($select)"
 if [ -n "$lab" ]; then

@@ -1,0 +1,1 @@
+"""How fast a large file reaches a host, by which way."""

@@ -1,0 +1,49 @@
+"""A fetched model under the checks of a pushed one: the host says what its files begin with, the laptop judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deployer.checkpoint import header, model_folder
+from deployer.checkpoint.header import Header
+from deployer.errors import PreflightError
+from deployer.hub import state
+from deployer.hub.request import Request
+from deployer.plan.layout import Layout
+from deployer.push.model import Model
+from deployer.push.plan import places
+from deployer.transport.base import Transport
+
+CONFIG = "config.json"
+
+
+def check(transport: Transport, layout: Layout, request: Request, model: Model) -> None:
+    """Raises PreflightError that names what is wrong with the model in the host's store."""
+    stored, names = places(layout, model), [blob.name for blob in model.blobs]
+    paths = {blob.name: stored[blob.sha256] for blob in model.blobs}
+    where = f"{transport.name}: {request.page}"
+    if CONFIG not in paths:
+        raise PreflightError(
+            f"{request.hub.repo} is no model: it has no {CONFIG}", where=where, remedy=f"correct [{request.section}]"
+        )
+    weights = {name: path for name, path in paths.items() if name.endswith(model_folder.WEIGHTS)}
+    texts = {name: path for name, path in paths.items() if name == CONFIG or name.endswith(model_folder.INDEX)}
+    checked = {name: path for name, path in paths.items() if name.endswith(".json")}
+    answer = state.ask(transport, "heads", weights, texts, checked)
+    damaged = tuple(f"{name}: is not JSON: {why}" for name, why in answer["damaged"].items())
+    remedy = (
+        f"its authors published it so: see {request.page}/discussions, or name another [{request.section}] revision"
+    )
+    model_folder.refuse(damaged, where, remedy)
+    contents = {name: json.loads(text) for name, text in answer["texts"].items()}
+    model_folder.refuse(model_folder.problems(names, _headers(answer["weights"]), contents), where, remedy)
+
+
+def _headers(weights: Mapping[str, list[Any]]) -> dict[str, Header]:
+    return {
+        name: header.made(Path(name), size, bytes.fromhex(start), text.encode())
+        for name, (size, start, text) in weights.items()
+    }

@@ -1,0 +1,326 @@
+"""Runs on the host, by the engine's own Python with its huggingface_hub: fetches a model's files into the store.
+
+Started as `python -I remote_fetch.py FOLDER`. In FOLDER: spec.json, what to fetch; record.json, the commit and its
+files, written once and kept; status.json, how far it is. A file grows as .part in its place in the store, continued at
+its last byte by whoever comes next, and gets its name when its SHA-256 is the hub's.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING or find_spec("deployer"):
+    from deployer.push import remote
+else:  # on the host, where it lies beside this file
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import remote
+
+AT_ONCE = 4  # files
+EVERY = 0.5  # seconds between two notes of how far it is
+SMALL = 64 << 20  # bytes; what the hub keeps in git itself is far smaller
+WEIGHTS = ".safetensors"
+# The same weights once more, in forms that vLLM does not take when there are safetensors.
+OTHER_FORMS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite", ".mlmodel")
+DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES, errno.ENOENT})
+
+File = dict[str, Any]  # name, size, sha256 (None as long as only git's own hash is known), git
+
+
+class Failure(Exception):
+    """`kind` is one that failure.py knows."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Progress:
+    """How far it is, in status.json, written again and again by a thread of its own."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.place = folder, os.path.join(folder, "status.json")
+        self.measure: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.one, self.ended = threading.Lock(), False
+        self.tell("running")
+        threading.Thread(target=self._keep_telling, daemon=True).start()
+
+    def tell(self, state: str, kind: str = "", text: str = "") -> None:
+        """Nothing is told after the last word."""
+        with self.one:
+            if not self.ended:
+                self.ended = state != "running"
+                done, total = self.measure()
+                write(self.place, {"state": state, "done": done, "total": total, "kind": kind, "text": text})
+
+    def _keep_telling(self) -> None:
+        while True:
+            time.sleep(EVERY)
+            self.tell("running")
+
+
+class Fetch:
+    """One fetch of one model."""
+
+    def __init__(self, folder: str, spec: dict[str, Any], token: str | None) -> None:
+        from huggingface_hub import HfApi, constants
+
+        constants.DOWNLOAD_CHUNK_SIZE = spec["piece"]
+        self.folder, self.spec, self.token = folder, spec, token
+        self.api = HfApi(endpoint=spec["endpoint"], token=token or False)
+        self.record: dict[str, Any] = {}
+
+    def run(self, progress: Progress) -> None:
+        self.record = self.again(self.resolved, lambda: 0)
+        progress.measure = self.measure
+        self.check_room()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for fetched in [pool.submit(self.again, self.fetcher(file), self.counter(file)) for file in self.files]:
+                fetched.result()
+        write(os.path.join(self.folder, "record.json"), self.record)
+
+    @property
+    def files(self) -> list[File]:
+        files: list[File] = self.record["files"]
+        return files
+
+    def resolved(self) -> dict[str, Any]:
+        """The record of an earlier run, or what the hub says now. A branch is pinned by that."""
+        place = os.path.join(self.folder, "record.json")
+        if os.path.exists(place):
+            with open(place, encoding="utf-8") as file:
+                record: dict[str, Any] = json.load(file)
+                return record
+        repo, asked = self.spec["repo"], self.spec["revision"]
+        commit = self.api.model_info(repo, revision=asked).sha
+        listed = self.api.list_repo_tree(repo, recursive=True, revision=commit)
+        files = [described(entry) for entry in listed if hasattr(entry, "blob_id")]
+        when = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+        record = {"repo": repo, "revision": asked, "commit": commit, "when": when, "files": wanted(files, self.spec)}
+        write(place, record)
+        return record
+
+    def check_room(self) -> None:
+        store = self.spec["store"]
+        os.makedirs(store, exist_ok=True)
+        done, total = self.measure()
+        room = os.statvfs(store)
+        free, needed = room.f_bavail * room.f_frsize, total - done + self.spec["reserve"]
+        if free < needed:
+            raise Failure("room", f"{needed} bytes are needed, {free} are free on the file system of {store}")
+
+    def measure(self) -> tuple[int, int]:
+        counters = [self.counter(file) for file in self.files]
+        return sum(count() for count in counters), sum(file["size"] for file in self.files)
+
+    def counter(self, file: File) -> Callable[[], int]:
+        """How many bytes of a file are here."""
+
+        def count() -> int:
+            if not file["sha256"]:
+                return 0
+            final = self.stored(file)
+            for path in (final, f"{final}.part"):
+                if os.path.exists(path):
+                    return min(int(file["size"]), os.path.getsize(path))
+            return 0
+
+        return count
+
+    def stored(self, file: File) -> str:
+        place: str = os.path.join(self.spec["store"], file["sha256"], file["name"].rpartition("/")[2])
+        return place
+
+    def fetcher(self, file: File) -> Callable[[], None]:
+        def fetch() -> None:
+            if file["sha256"] in self.spec["have"]:
+                return
+            if file["git"]:
+                self.fetch_small(file)
+            else:
+                self.fetch_large(file)
+
+        return fetch
+
+    def fetch_small(self, file: File) -> None:
+        """One that git keeps: its hash there is the proof, its SHA-256 is made here."""
+        body = io.BytesIO()
+        self.get(file, body, 0)
+        data = body.getvalue()
+        if git_hash(data) != file["git"]:
+            raise Failure("damaged", f"{file['name']}: {len(data)} bytes with another hash than the hub's")
+        file["sha256"] = hashlib.sha256(data).hexdigest()
+        final = self.stored(file)
+        os.makedirs(os.path.dirname(final), exist_ok=True)
+        with open(f"{final}.part", "wb") as part:
+            part.write(data)
+        remote.publish(f"{final}.part", final, file["sha256"])
+
+    def fetch_large(self, file: File) -> None:
+        final = self.stored(file)
+        part = f"{final}.part"
+        os.makedirs(os.path.dirname(final), exist_ok=True)
+        found = self.grown(file, part, os.path.getsize(part) if os.path.exists(part) else 0)
+        if found != file["sha256"]:
+            # What lay there may have been another's: once more from the first byte, and then it is the hub's.
+            found = self.grown(file, part, 0)
+        if found != file["sha256"]:
+            os.unlink(part)
+            raise Failure("damaged", f"{file['name']}: its SHA-256 is {found}, the hub says {file['sha256']}")
+        remote.publish(part, final, file["sha256"], found)
+
+    def grown(self, file: File, part: str, start: int) -> str:
+        """The SHA-256 of the whole file, when the rest from byte `start` on has come."""
+        start = start if start <= file["size"] else 0
+        with open(part, "ab") as opened:
+            opened.truncate(start)
+            opened.seek(start)
+            self.get(file, opened, start)
+        return remote.digest(part)
+
+    def get(self, file: File, into: BinaryIO, start: int) -> None:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers
+
+        # Not the storage's own address, which is good for an hour: each request is led there anew.
+        url = hf_hub_url(
+            self.spec["repo"], file["name"], revision=self.record["commit"], endpoint=self.spec["endpoint"]
+        )
+        headers = build_hf_headers(token=self.token or False)
+        # Compressed on its way, its length would not be the file's.
+        http_get(
+            url,
+            into,
+            resume_size=start,
+            headers={**headers, "Accept-Encoding": "identity"},
+            expected_size=file["size"],
+            displayed_filename=file["name"],
+        )
+
+    def again(self, action: Callable[[], Any], count: Callable[[], int]) -> Any:
+        """Carries it out, again after a fault of the line, until so many attempts in a row have brought nothing."""
+        fruitless, best = 0, count()
+        while True:
+            try:
+                return action()
+            except Exception as error:
+                failure = classified(error)
+                now = count()
+                fruitless, best = (0, now) if now > best else (fruitless + 1, best)
+                if failure.kind not in {"network", "busy"} or fruitless >= self.spec["attempts"]:
+                    raise failure from error
+                time.sleep(min(self.spec["longest"], 0.5 * 2**fruitless))
+
+
+def described(entry: Any) -> File:
+    large = entry.lfs is not None
+    sha256 = entry.lfs.sha256 if large else None
+    return {"name": entry.path, "size": entry.size, "sha256": sha256, "git": None if large else entry.blob_id}
+
+
+def wanted(files: list[File], spec: dict[str, Any]) -> list[File]:
+    """What belongs to the model: nothing hidden, no second form of the weights, and only what was asked for."""
+    seen = [file for file in files if not any(part.startswith(".") for part in file["name"].split("/"))]
+    if spec["only"]:
+        seen = [file for file in seen if file["name"] in spec["only"]]
+        absent = [name for name in spec["only"] if name not in {file["name"] for file in seen}]
+        if absent:
+            raise Failure("entry", f"there is no {absent[0]}")
+    elif any(file["name"].endswith(WEIGHTS) for file in seen):
+        seen = [file for file in seen if not file["name"].endswith(OTHER_FORMS)]
+    for file in seen:
+        if "" in file["name"].split("/") or (file["git"] and file["size"] > SMALL):
+            raise Failure("strange", f"{file['name']!r}, {file['size']} bytes")
+    return seen
+
+
+def classified(error: Exception) -> Failure:
+    """Which of the kinds that failure.py can explain."""
+    import httpx2
+    from huggingface_hub import errors
+
+    if isinstance(error, Failure):
+        return error
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, errors.HfHubHTTPError):
+        return Failure(_of_answer(error, error.response.status_code), text)
+    if isinstance(error, OSError) and error.errno in DISK:
+        return Failure("disk", str(error))
+    if isinstance(error, OSError | httpx2.HTTPError):
+        return Failure("network", f"{type(error).__name__}: {text}")
+    return Failure("unexpected", f"{type(error).__name__}: {text}")
+
+
+def _of_answer(error: Exception, status: int) -> str:
+    from huggingface_hub import errors
+
+    kinds: tuple[tuple[type[Exception], str], ...] = (
+        (errors.GatedRepoError, "gated"),
+        (errors.RepositoryNotFoundError, "repo"),
+        (errors.RevisionNotFoundError, "revision"),
+        (errors.RemoteEntryNotFoundError, "entry"),
+    )
+    for kind, name in kinds:
+        if isinstance(error, kind):
+            return name
+    if status in {408, 429} or status >= 500:
+        return "busy"
+    return "refused" if status in {401, 403} else "answer"
+
+
+def git_hash(data: bytes) -> str:
+    """The name that git gives to a file's contents."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def write(place: str, document: dict[str, Any]) -> None:
+    """A whole file or the one before it."""
+    part = f"{place}.{threading.get_ident()}"
+    with open(part, "w", encoding="utf-8") as file:
+        json.dump(document, file)
+    os.replace(part, place)
+
+
+def taken(place: str | None) -> str | None:
+    """The token. Its file is gone once it was read."""
+    if not place:
+        return None
+    with open(place, encoding="utf-8") as file:
+        token = file.read()
+    os.unlink(place)
+    return token
+
+
+def main(folder: str) -> None:
+    """Fetches; however it ends, status.json says how."""
+    os.umask(0o022)
+    with open(os.path.join(folder, "spec.json"), encoding="utf-8") as file:
+        spec = json.load(file)
+    token = taken(spec["token"])
+    # Read when huggingface_hub is imported. Its own chunked protocol continues nothing after a restart.
+    os.environ.update(HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_IMPLICIT_TOKEN="1")
+    os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_VERBOSITY="error", HF_ENDPOINT=spec["endpoint"])
+    os.environ.update(HF_HOME=os.path.join(folder, "home"))
+    progress = Progress(folder)
+    try:
+        Fetch(folder, spec, token).run(progress)
+    except Exception as error:
+        failure = classified(error)
+        progress.tell("failed", failure.kind, str(failure))
+        os._exit(1)  # other files may be on their way: they are continued
+    progress.tell("done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

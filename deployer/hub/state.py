@@ -1,0 +1,97 @@
+"""How far a fetch is, as the host says: whether it runs, how it ended, and which files the commit has."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deployer.errors import TransferError
+from deployer.hub import remote_state
+from deployer.hub.request import Request
+from deployer.plan.layout import Layout
+from deployer.push import digest
+from deployer.push.model import Blob, Model
+from deployer.transport.base import Transport
+
+SCRIPT = Path(remote_state.__file__).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Status:
+    """`state` is running, done or failed; bytes; `kind` and `text` say why it failed."""
+
+    state: str
+    done: int
+    total: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One file of the commit; `sha256` is None until a file that the hub keeps in git was fetched."""
+
+    name: str
+    size: int
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """The commit that a request stands for on this host, from the first fetch on."""
+
+    commit: str
+    when: str
+    files: tuple[Listed, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def model(self, request: Request, texts: dict[str, bytes] | None = None) -> Model | None:
+        """None as long as not every file's SHA-256 is known."""
+        known = tuple(Blob(file.name, file.sha256, file.size) for file in self.files if file.sha256)
+        return Model(request.kind, request.slug, known, texts or {}) if len(known) == len(self.files) else None
+
+
+@dataclass(frozen=True)
+class State:
+    """`active`: it runs now."""
+
+    active: bool
+    status: Status | None
+    record: Record | None
+
+
+def read(transport: Transport, layout: Layout, request: Request) -> State:
+    """Looks; no effect. Raises TransferError."""
+    answer = ask(transport, "state", request.folder(layout), request.unit)
+    status, record = answer["status"], answer["record"]
+    return State(
+        active=answer["active"],
+        status=Status(**status) if status else None,
+        record=Record(record["commit"], record["when"], tuple(_listed(file) for file in record["files"]))
+        if record
+        else None,
+    )
+
+
+def _listed(file: dict[str, Any]) -> Listed:
+    return Listed(file["name"], file["size"], file["sha256"])
+
+
+def ask(transport: Transport, verb: str, *words: Any) -> Any:
+    """Runs a verb of remote_state.py on the host, as root; what it printed. Raises TransferError."""
+    program = digest.call(SCRIPT, verb, *words).encode()
+    command = shlex.join([*digest.PYTHON, "-"])
+    result = transport.run(command, sudo=True, check=False, timeout=digest.TIMEOUT, stdin=program)
+    if not result.ok:
+        raise TransferError(
+            f"the fetch cannot be looked at: {result.stderr.strip()[-400:]}",
+            where=transport.name,
+            remedy="see df, mount and dmesg there; what was fetched is kept, run the same again",
+        )
+    return json.loads(result.stdout) if result.stdout else None
