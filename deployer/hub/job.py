@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tenacity import Retrying, retry_if_exception_type
 
+from deployer.errors import DeployError
 from deployer.hub import failure, state
 from deployer.hub.request import Request
 from deployer.hub.state import State
@@ -89,7 +90,11 @@ def start(transport: Transport, layout: Layout, request: Request, python: str, h
         transport.write(token.reveal().encode(), place, mode=0o600, sudo=True)
     words = ["systemd-run", "--quiet", "--collect", f"--unit={request.unit}"]
     words += [f"--description=Fetches {hub.repo} from the hub", python, "-I", program, folder]
-    transport.run(shlex.join(words), sudo=True)
+    try:
+        transport.run(shlex.join(words), sudo=True)
+    except DeployError:
+        transport.run(f"rm -f {shlex.quote(place)}", sudo=True, check=False)
+        raise
 
 
 def watched(transport: Transport, layout: Layout, request: Request, progress: Progress) -> State:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,3 +103,17 @@ def test_a_plan_of_everything_says_what_is_decided_later(
 def test_a_host_that_cannot_do_it_is_an_error_when_nothing_comes_before(host: Host, tmp_path: Path) -> None:
     with pytest.raises(PreflightError):
         up.foresee(host, [("second", making(tmp_path / "second", after=tmp_path / "first"))])
+
+
+def test_its_limit_is_pushs_and_a_model_on_the_hub_comes_after_the_install(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Sequence[up.Stage]] = []
+    monkeypatch.setattr(up, "reached", lambda _: nullcontext(host))
+    monkeypatch.setattr(up, "examine", lambda _: None)
+    monkeypatch.setattr(up, "foresee", lambda _, stages: shown.append(stages))
+    up.up("box", limit=2.5, plan=True)
+    assert [name for name, _ in shown[0]] == ["push", "install", "fetch", "bench", "serve"]
+    push = shown[0][0][1]
+    assert isinstance(push, partial)
+    assert push.keywords == {"limit": 2.5}
