@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -84,10 +84,21 @@ class Fetch:
         self.record = self.again(self.resolved, lambda: 0)
         progress.measure = self.measure
         self.check_room()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for fetched in [pool.submit(self.again, self.fetcher(file), self.counter(file)) for file in self.files]:
-                fetched.result()
-        write(os.path.join(self.folder, "record.json"), self.record)
+        pool = ThreadPoolExecutor(AT_ONCE)  # not left by `with`: a failure does not wait for what else is on its way
+        for fetched in as_completed([pool.submit(self.again, *self.job(file)) for file in self.files]):
+            fetched.result()
+        self.keep(self.record)
+
+    def job(self, file: File) -> tuple[Callable[[], None], Callable[[], int]]:
+        return self.fetcher(file), self.counter(file)
+
+    def keep(self, record: dict[str, Any]) -> None:
+        """The record is what a restarted host goes on with: it is on the disk before it counts."""
+        place = os.path.join(self.folder, "record.json")
+        write(f"{place}.part", record)
+        remote.durable(f"{place}.part")
+        os.replace(f"{place}.part", place)
+        remote.durable(self.folder)
 
     @property
     def files(self) -> list[File]:
@@ -107,7 +118,7 @@ class Fetch:
         files = [described(entry) for entry in listed if hasattr(entry, "blob_id")]
         when = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
         record = {"repo": repo, "revision": asked, "commit": commit, "when": when, "files": wanted(files, self.spec)}
-        write(place, record)
+        self.keep(record)
         return record
 
     def check_room(self) -> None:

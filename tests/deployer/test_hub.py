@@ -224,6 +224,17 @@ def test_the_token_reaches_the_hub_and_nothing_else(inventory: Inventory, hub: S
     assert list((tmp_path / "run").iterdir()) == [], "its file is gone"
 
 
+@pytest.mark.full
+def test_a_failure_does_not_wait_for_what_else_is_on_its_way(inventory: Inventory, hub: StandInHub) -> None:
+    hub.slow = threading.Event()
+    hub.wrong["tokenizer.json"] = b"[]"
+    error = failed(inventory)
+    assert "tokenizer.json" in error.what
+    assert not hub.slow.is_set()
+    parts = list(Path(inventory.root).rglob("*.safetensors.part"))
+    assert parts, "large files were in their middle, and stay to be continued"
+
+
 def restricted(hub: StandInHub, token: str, *, gated: bool) -> None:
     hub.token, hub.gated = token, gated
 
