@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from serving import Host, Machine, applied, inventory
 
-from deployer.errors import GateError, PreflightError
+from deployer.errors import DeployError, GateError, PreflightError
 from deployer.fleet.traffic import Busy
 from deployer.plan.step import Plan, Progress
 from deployer.serve import decoding, plan, rollback
 from deployer.serve.options import from_yaml
 from deployer.serve.render import Engine, Place, render
+from deployer.transport.base import Result
 
 ON_THE_NETWORK = {"address": "10.0.0.1", "allow": ["10.0.0.9", "10.1.0.0/16"]}
 
@@ -101,6 +103,16 @@ def test_after_a_failed_gate_requests_come_to_what_was_restored(
     with pytest.raises(GateError, match="was restored and serves"):
         applied(changed(host))
     assert machine.log == ["hold", "stop", "start", "stop", "start", "resume"]
+
+
+def test_when_the_switch_cannot_be_prepared_requests_come_again_before_anything_stopped(
+    host: Host, machine: Machine, traffic: Recorded
+) -> None:
+    host.answers = {re.compile("^systemctl daemon-reload"): Result("", 1, "", "no space left")} | host.answers
+    with pytest.raises(DeployError):
+        applied(changed(host))
+    assert machine.log == ["hold", "resume"]
+    assert machine.active
 
 
 def test_a_rollback_is_no_different(host: Host, machine: Machine, traffic: Recorded) -> None:
