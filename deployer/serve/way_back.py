@@ -62,7 +62,10 @@ class WayBack:
         layout = self.layout
         unit = _UNIT.format(unit=layout.unit, script=layout.way_back, begun=self._begun, seconds=_RUNS)
         self.transport.write(unit.encode(), layout.way_back_file, sudo=True)
-        self.transport.run(f"systemctl daemon-reload && systemctl enable -q {quote(layout.way_back_unit)}", sudo=True)
+        # A deployer that fell silent without an end of its line may still be waited for: not any more.
+        earlier = f"systemctl stop {quote(self._watching + '*')}"
+        enable = f"systemctl daemon-reload && systemctl enable -q {quote(layout.way_back_unit)}"
+        self.transport.run(f"{earlier}; {enable}", sudo=True)
         self.transport.write(script.encode(), layout.way_back, mode=0o700, sudo=True)
         self.watched = self._watch()
         return self.watched
@@ -107,12 +110,18 @@ class WayBack:
         """The script's name while it runs: if that is cut short, the next boot runs it again."""
         return f"{self.layout.way_back}.begun"
 
+    @property
+    def _watching(self) -> str:
+        """What the names of the units begin with that watch deployers."""
+        return f"{self.layout.service}-watch-"
+
     def _watch(self) -> bool:
         """A unit of the host's reads from this program, and goes back at the end of that: systemd keeps it, not sshd."""
         source, sink = os.pipe()
         self._line = os.fdopen(sink, "wb")
-        name = f"{self.layout.service}-watch-{uuid.uuid4().hex[:8]}"
-        waits = f"timeout {self.patience:.0f} cat >/dev/null || true && exec systemctl start {quote(self.layout.way_back_unit)}"
+        name = f"{self._watching}{uuid.uuid4().hex[:8]}"
+        back = f"exec systemctl start {quote(self.layout.way_back_unit)}"
+        waits = f"timeout {self.patience:.0f} cat >/dev/null || true && {back}"
         command = f"exec systemd-run --quiet --collect --pipe --unit={name} /bin/sh -c {quote(waits)}"
         watch = threading.Thread(target=self._hold, args=(command, os.fdopen(source, "rb", buffering=0)), daemon=True)
         watch.start()

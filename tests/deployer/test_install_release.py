@@ -146,3 +146,16 @@ def test_what_a_check_writes_goes_with_it() -> None:
     home, made = done.stdout.split()
     assert made.startswith(home)
     assert not Path(home).exists()
+
+
+def test_what_a_broken_line_left_running_in_a_release_ends_before_the_next_command_begins(tmp_path: Path) -> None:
+    folder, log = Folder(str(tmp_path)), tmp_path / "log"
+    Path(folder.incomplete).touch()
+    left = f"echo begun; sleep 0.5; echo first >>{log}"
+    with subprocess.Popen(
+        ["/bin/sh", "-c", commands.alone_command(folder, left)], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        subprocess.run(["/bin/sh", "-c", commands.alone_command(folder, f"echo second >>{log}")], check=True)
+    assert log.read_text() == "first\nsecond\n"

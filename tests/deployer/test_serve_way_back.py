@@ -29,12 +29,13 @@ case "$*" in
   "start ddtree-vllm-way-back.service")
     test ! -e {script} -a ! -e {script}.begun || sed -n s/^ExecStart=//p {unit} | exec /bin/sh ;;
   "is-active -q ddtree-vllm-watch"*) test -e {watching} ;;
+  "stop ddtree-vllm-watch-*") while read pid; do kill $pid 2>/dev/null; done <{watching}; rm {watching} ;;
   "is-active"*) exit 3 ;;
 esac
 """
 SYSTEMD_RUN = """#!/bin/sh
 while [ "${{1#--}}" != "$1" ]; do shift; done
-touch {watching}
+echo $$ >>{watching}
 exec "$@"
 """
 FILES = {"unit": "[Service]\n", "dropin": "[Unit]\n", "config": "port: 8000\n", "environment": "A=1\n"}
@@ -198,6 +199,19 @@ def test_whoever_comes_first_decides_whether_the_host_goes_back(box: Box) -> Non
     assert way.close()
     box.records.transport.run("systemctl start ddtree-vllm-way-back.service")
     assert box.in_place() == "r2"
+
+
+def test_one_that_fell_silent_before_does_not_end_the_next_ones_switch(box: Box) -> None:
+    """Its line is neither alive nor closed: the next deployer comes while the host still waits for the first."""
+    lost = begin(box)
+    lost.take()
+    way = begin(box)
+    assert lost._line is not None
+    lost._line.close()
+    time.sleep(0.5)
+    assert way.stands()
+    assert box.in_place() == "r2"
+    assert way.close()
 
 
 @pytest.mark.parametrize("renamed", [0, 1, 3])
