@@ -10,7 +10,7 @@ from html import escape
 from deployer.bench.series import Spread
 
 WIDTH, HEIGHT = 380, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 12, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 14, 12, 42
 _ROW, _GROUP = 19, 24
 _ROW_LABELS = 88
 _SHAPES = {"ar": "circle", "mtp": "square", "chain": "triangle", "tree": "diamond"}

@@ -249,8 +249,8 @@ def test_a_browser_shows_it_without_errors_and_no_text_covers_another(width: int
 
 @needs_browser
 @pytest.mark.slow
-def test_the_page_is_dark_where_the_reader_wants_it_dark_and_copes_with_little(tmp_path: Path) -> None:
-    sparse = results(cell("ar", 20.0), build="cpu")
+def test_the_page_is_dark_where_the_reader_wants_it_dark_and_copes_with_few_and_large_numbers(tmp_path: Path) -> None:
+    sparse = results(cell("ar", 9876.5, concurrency=128), cell("tree:15", 1234.5, concurrency=128), build="cpu")
     light, dark = (browser.look(page(sparse), tmp_path, width=900, dark=dark) for dark in (False, True))
     assert light.found["overlaps"] == light.found["outside"] == light.logged == []
     ink, paper = (brightness(colour) for colour in light.found["colours"])
