@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,11 +56,11 @@ def deployments(lab: Lab, folder: Path) -> tuple[Deployment, Deployment]:
 
 
 def another_drafter(drafter: Path, path: Path) -> Path:
-    """The same weights in another file: its header has a remark more."""
+    """The same weights in another file: its header has a long remark more, so that the file is one that rsync sends."""
     data = drafter.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    header["__metadata__"] = {**header.get("__metadata__", {}), "remark": "another file with the same weights"}
+    header["__metadata__"] = {**header.get("__metadata__", {}), "remark": random.Random(1).randbytes(5 << 20).hex()}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
