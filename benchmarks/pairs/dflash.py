@@ -25,8 +25,14 @@ of 16).
 
 
 def taps(layers: int, count: int) -> list[int]:
-    """`count` target layers, evenly from the second to the third last, as the released drafters choose them."""
-    first, last = 1, layers - 3
+    """`count` target layers, evenly from the second to the third last, as the released drafters choose them.
+
+    Raises ValueError where a target has too few; one so small that they do not fit up to there gives its second last too.
+    """
+    first = 1
+    last = max(layers - 3, first + count - 1)
+    if count < 2 or last > layers - 2:
+        raise ValueError(f"{count} taps do not fit a target of {layers} layers")
     return [round(first + i * (last - first) / (count - 1)) for i in range(count)]
 
 
@@ -111,7 +117,8 @@ class Layer(nn.Module):
         v = a.v_proj(keys).unflatten(-1, (self.kv_heads, self.head)).transpose(1, 2)
         q, k = rotate(q, cos[:, :, -own:], sin[:, :, -own:]), rotate(k, cos, sin)
         # heads repeated by hand: with a mask, CUDA's fused kernel takes no grouped heads
-        k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))
+        k = k.repeat_interleave(self.heads // self.kv_heads, dim=1)
+        v = v.repeat_interleave(self.heads // self.kv_heads, dim=1)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return a.o_proj(out.transpose(1, 2).flatten(2))
 

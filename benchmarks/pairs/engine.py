@@ -36,6 +36,7 @@ class Ask:
     max_model_len: int = 1024
     stop_at_end: bool = True
     seed: int = 7
+    eager: bool = True
 
     @property
     def kind(self) -> str:
@@ -58,14 +59,14 @@ class Answer:
 
 
 def options(ask: Ask) -> dict[str, Any]:
-    """Arguments of vllm.LLM. Eager everywhere: acceptance is measured here, not time, and an eager engine loads in seconds."""
+    """Arguments of vllm.LLM. Eager as a rule: acceptance is measured here, not time, and an eager engine loads in seconds."""
     chosen: dict[str, Any] = {
         "model": str(Path(ask.pair) / "target"),
         "dtype": "bfloat16",
         "max_model_len": ask.max_model_len,
         "max_num_seqs": ask.batch,
         "max_num_batched_tokens": max(8192 if ask.device == "cuda" else 512, ask.batch * (1 + 2 * ask.nodes)),
-        "enforce_eager": True,
+        "enforce_eager": ask.eager,
         "kv_cache_memory_bytes": 6 << 30
         if ask.device == "cuda"
         else 256 << 20,  # given, so that engines can share a card

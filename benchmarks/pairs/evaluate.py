@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,9 @@ def plan(pair: Path, recipe: Recipe, device: str) -> Plan:
     ask = Ask(
         "ar", str(pair), device, asked, [heat for heat, _ in groups], recipe.new, recipe.batch, recipe.max_model_len
     )
-    arms = ("ar", *(f"tree:{b}" for b in recipe.trees), *(f"chain:{k}" for k in recipe.chains))
-    return Plan(ask, tuple(groups), arms)
+    trees, chains = [f"tree:{b}" for b in reversed(recipe.trees)], [f"chain:{k}" for k in reversed(recipe.chains)]
+    in_turn = [arm for both in zip_longest(trees, chains) for arm in both if arm]  # a cut run has some of each
+    return Plan(ask, tuple(groups), ("ar", *in_turn))
 
 
 def answers(made: Plan, device: str, folder: Path, deadline: float) -> Iterator[tuple[str, Answer | str]]:
@@ -64,8 +66,13 @@ def answers(made: Plan, device: str, folder: Path, deadline: float) -> Iterator[
             if arm == CONTROL
             else replace(made.ask, arm=arm)
         )
+        place = folder / arm.replace(" ", "-").replace(":", "-")
         try:
-            return answered(ask, folder / arm.replace(" ", "-"), left)
+            return answered(ask, place, left)
+        except RuntimeError as error:
+            print(f"{arm}: {str(error)[-600:]}; once more, with CUDA graphs where there are any", flush=True)
+        try:
+            return answered(replace(ask, eager=device == "cpu"), place, max(20.0, deadline - time.monotonic()))
         except RuntimeError as error:
             return str(error)
 
@@ -191,7 +198,7 @@ def evaluate(pair: Path, recipe: Recipe, device: str, out: Path, limit: float) -
     if "ar" in got:
         try:
             results["offline"], gaps = offline(made, got["ar"], pair, recipe, device)
-        except RuntimeError as error:  # out of memory, say: the engines' numbers are worth keeping without it
+        except (RuntimeError, ValueError) as error:  # out of memory, say: the engines' numbers are worth keeping without it
             results["errors"]["offline"] = str(error)[-1500:]
     results["equality"] = equality(made, got, gaps)
     _write(out, results)

@@ -21,6 +21,9 @@ from torch import Tensor, nn
 
 from benchmarks.pairs import curve, library, training
 
+LOOK = 10.0
+"""Seconds between two looks at held-out text; each also saves a checkpoint."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -141,7 +144,7 @@ def save(model: nn.Module, folder: Path) -> None:
     )
 
 
-def train(pair: Path, shape: Shape, clock: training.Clock, *, device_name: str, look_every: float = 20.0) -> bool:
+def train(pair: Path, shape: Shape, clock: training.Clock, device_name: str) -> bool:
     """Trains for one piece; True when the whole time is spent and the weights are written."""
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
@@ -165,7 +168,7 @@ def train(pair: Path, shape: Shape, clock: training.Clock, *, device_name: str, 
 
     done = training.train(
         model, lambda step: loss_on(learn, 1_000_003 + step), look, clock, pair / "target.pt",
-        rate=shape.rate, decay=0.05, look_every=look_every, name="target",
+        rate=shape.rate, decay=0.05, look_every=LOOK, name="target",
     )  # fmt: skip
     curve.save_json(done.points, pair / "target-loss.json")
     (pair / "target-loss.svg").write_text(curve.svg(done.points, ("loss", "held"), f"target of {pair.name}"))
@@ -189,7 +192,7 @@ def main() -> None:
     given = parser.parse_args()
     shape = RECIPES["hybrid"].hybrid
     assert shape is not None
-    done = train(given.pair, shape, training.Clock(given.minutes * 60, given.piece * 60), device_name=given.device)
+    done = train(given.pair, shape, training.Clock(given.minutes * 60, given.piece * 60), given.device)
     print("done" if done else "call again to go on")
 
 

@@ -86,7 +86,10 @@ def _is_held(name: str) -> bool:
 
 
 def prompts(library: Library, per_set: int, seed: int, *, lines: int = 8) -> list[Prompt]:
-    """`per_set` beginnings of `lines` lines of each set, out of held-out text; raises SystemExit where there are too few."""
+    """`per_set` beginnings of `lines` lines of each set, out of held-out text: fewer where a library is small.
+
+    Raises SystemExit where there is not even a third of them.
+    """
     rng, chosen = random.Random(seed), []
     known: set[tuple[str, ...]] = set()
     for text in library.trained():
@@ -95,7 +98,7 @@ def prompts(library: Library, per_set: int, seed: int, *, lines: int = 8) -> lis
         windows = [window for text in library.held[kind] for window in _windows(text, lines)]
         rng.shuffle(windows)
         clean = [window for window in windows if not runs(window, RUN) & known][:per_set]
-        if len(clean) < per_set:
+        if 3 * len(clean) < per_set:
             raise SystemExit(
                 f"{kind}: {len(clean)} held-out beginnings share nothing with training, {per_set} are wanted"
             )

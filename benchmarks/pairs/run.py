@@ -4,17 +4,22 @@
     python -m benchmarks.pairs.run --pair hybrid --minutes 24 --stop-after 9 --out FOLDER     # and again, until it says done
     python -m benchmarks.pairs.run --pair hybrid --smoke --out FOLDER                         # two cores; numbers mean nothing
 
-Every part is kept under --work and not done twice, so a cut run goes on where it was. FOLDER gets at most 8 files of at most
-16 MiB: results.json, training.json (seconds and curves), the curves' images, and the pair in pieces, which pack.py puts together.
+Every part is kept under --work and not done twice, so a cut run goes on where it was. FOLDER gets at most 8 files of at
+most 16 MiB: results.json, training.json (seconds and curves), the curves' images, and the pair in pieces, which pack.py
+puts together.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,12 @@ from benchmarks.pairs.recipes import RECIPES, SMOKE, Recipe
 SMOKE_SECONDS = {"target": 20.0, "drafter": 15.0}
 EVALUATION_SHARE = 0.38
 """Of the minutes, kept for evaluation at least."""
+
+
+def apart(train: Callable[..., bool], *args: Any) -> bool:
+    """Runs a training in a process of its own, so that all of its GPU memory is free after it."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(train, *args).result()
 
 
 @dataclass
@@ -47,7 +58,13 @@ class Driver:
         return self.stop_after * 60 - (time.monotonic() - self.began)
 
     def seconds(self, part: str, share: float) -> float:
-        return SMOKE_SECONDS[part] if self.smoke else share * self.minutes * 60
+        """Of training a part: its share; less, down to 40 %, where a run in one go would not leave evaluation its own."""
+        if self.smoke:
+            return SMOKE_SECONDS[part]
+        whole = share * self.minutes * 60
+        if part == "target" or self.stop_after < self.minutes:
+            return whole
+        return min(whole, max(0.4 * whole, self.left() - EVALUATION_SHARE * self.minutes * 60))
 
     def note(self, part: str, began: float) -> None:
         self.took[part] = round(time.monotonic() - began, 1)
@@ -70,7 +87,7 @@ class Driver:
         if (self.pair / "target" / "model.safetensors").is_file():
             return True
         clock = training.Clock(self.seconds("target", self.recipe.target_share), max(1.0, self.left() - 40))
-        return hybrid.train(self.pair, self.recipe.hybrid, clock, device_name=self.device, look_every=10.0)
+        return apart(hybrid.train, self.pair, self.recipe.hybrid, clock, self.device)
 
     def text(self) -> bool:
         text = write_text.write(
@@ -86,7 +103,7 @@ class Driver:
             return True
         clock = training.Clock(self.seconds("drafter", self.recipe.drafter_share), max(1.0, self.left() - 40))
         shape, mask = self.recipe.drafter, self.recipe.mask_token
-        return train_drafter.train(self.pair, shape, clock, mask, device_name=self.device, look_every=10.0)
+        return apart(train_drafter.train, self.pair, shape, clock, mask, self.device)
 
     def evaluation(self) -> bool:
         from benchmarks.pairs import evaluate
@@ -124,6 +141,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
+    os.environ |= {"TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "true"}
     recipe = (SMOKE if given.smoke else RECIPES)[given.pair]
     device = given.device or ("cpu" if given.smoke else "cuda")
     name = given.pair + ("-smoke" if given.smoke else "")

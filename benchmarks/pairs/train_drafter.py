@@ -3,8 +3,8 @@
 
 PAIR holds target/ and text.npz; writes PAIR/drafter, and PAIR/drafter.pt, from which a second call goes on. The published
 recipe: random anchors in the target's answers, one block an anchor, its first token real and the rest MASK; cross-entropy
-weighted by slot; embedding and lm_head frozen; the target's hidden states computed beside. AdamW at 6e-4 with warm-up and
-a cosine.
+weighted by slot; embedding and lm_head frozen; the target's hidden states computed beside; the last norm begins as the
+target's. AdamW at 6e-4 with warm-up and a cosine.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from benchmarks.pairs import curve, dflash, store, training
 
+LOOK = 10.0
+"""Seconds between two looks at held-out text; each also saves a checkpoint."""
 HELD_OUT = 0.03
 """Share of the sequences that only the curve sees."""
 
@@ -113,9 +115,7 @@ def compiled(module: nn.Module, device: torch.device) -> Any:
     return torch.compile(module, dynamic=False)
 
 
-def train(
-    pair: Path, shape: Shape, clock: training.Clock, mask_token: int, *, device_name: str, look_every: float = 20.0
-) -> bool:
+def train(pair: Path, shape: Shape, clock: training.Clock, mask_token: int, device_name: str) -> bool:
     """Trains for one piece; True when the whole time is spent and PAIR/drafter is written."""
     torch.manual_seed(3)
     torch.set_float32_matmul_precision("high")
@@ -126,6 +126,8 @@ def train(
         target.config.to_dict(), mask_token=mask_token, layers=shape.layers, tap_count=shape.taps, ffn=shape.ffn
     )
     drafter = dflash.Drafter(c).to(device)
+    with torch.no_grad():  # what the target's last norm makes of ones is its weight, in every convention of norms
+        drafter.norm.weight.copy_(target.model.norm(torch.ones_like(target.model.norm.weight)))
     blocks = Blocks(drafter, target.get_input_embeddings().weight, target.lm_head.weight)
     fast = compiled(blocks, device)
     learn, held = split(store.load(pair / "text.npz"), shape.length)
@@ -151,7 +153,7 @@ def train(
 
     done = training.train(
         drafter, lambda step: run(fast, feed.batch(step))[0], look, clock, pair / "drafter.pt",
-        rate=shape.rate, decay=0.01, look_every=look_every, name="drafter",
+        rate=shape.rate, decay=0.01, look_every=LOOK, name="drafter",
     )  # fmt: skip
     curve.save_json(done.points, pair / "drafter-loss.json")
     (pair / "drafter-loss.svg").write_text(curve.svg(done.points, ("loss", "held", "chain"), f"drafter of {pair.name}"))
@@ -175,7 +177,7 @@ def main() -> None:
     given = parser.parse_args()
     recipe = RECIPES[given.recipe]
     clock = training.Clock(given.minutes * 60, given.piece * 60)
-    done = train(given.pair, recipe.drafter, clock, recipe.mask_token, device_name=given.device)
+    done = train(given.pair, recipe.drafter, clock, recipe.mask_token, given.device)
     print("done" if done else "call again to go on")
 
 

@@ -72,6 +72,9 @@ def test_a_saved_drafter_is_the_drafter_rounded(small, tmp_path):
 
 def test_taps_of_the_released_drafters():
     assert dflash.taps(64, 5) == [1, 16, 31, 46, 61]
+    assert dflash.taps(4, 2) == [1, 2]
+    with pytest.raises(ValueError, match="do not fit"):
+        dflash.taps(4, 3)
 
 
 def test_the_loss_counts_early_slots_most_and_dead_ones_not():
