@@ -198,7 +198,10 @@ def evaluate(pair: Path, recipe: Recipe, device: str, out: Path, limit: float) -
     if "ar" in got:
         try:
             results["offline"], gaps = offline(made, got["ar"], pair, recipe, device)
-        except (RuntimeError, ValueError) as error:  # out of memory, say: the engines' numbers are worth keeping without it
+        except (
+            RuntimeError,
+            ValueError,
+        ) as error:  # out of memory, say: the engines' numbers are worth keeping without it
             results["errors"]["offline"] = str(error)[-1500:]
     results["equality"] = equality(made, got, gaps)
     _write(out, results)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.pairs import curve, library, training
 
-LOOK = 10.0
+LOOK = 15.0
 """Seconds between two looks at held-out text; each also saves a checkpoint."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-NEW, BEST = 48, 8
+NEW, BEST = 32, 8
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 QUESTIONS = (
     "What is gravity?",

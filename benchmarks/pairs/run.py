@@ -27,7 +27,7 @@ from benchmarks.pairs import pack, training, write_text
 from benchmarks.pairs.recipes import RECIPES, SMOKE, Recipe
 
 SMOKE_SECONDS = {"target": 20.0, "drafter": 15.0}
-EVALUATION_SHARE = 0.38
+EVALUATION_SHARE = 0.42
 """Of the minutes, kept for evaluation at least."""
 
 
@@ -57,12 +57,16 @@ class Driver:
         """Seconds until this process should end."""
         return self.stop_after * 60 - (time.monotonic() - self.began)
 
+    def in_pieces(self) -> bool:
+        """Whether other calls go on with what this one does not end."""
+        return self.stop_after < self.minutes and not self.smoke
+
     def seconds(self, part: str, share: float) -> float:
         """Of training a part: its share; less, down to 40 %, where a run in one go would not leave evaluation its own."""
         if self.smoke:
             return SMOKE_SECONDS[part]
         whole = share * self.minutes * 60
-        if part == "target" or self.stop_after < self.minutes:
+        if part == "target" or self.in_pieces():
             return whole
         return min(whole, max(0.4 * whole, self.left() - EVALUATION_SHARE * self.minutes * 60))
 
@@ -90,13 +94,16 @@ class Driver:
         return apart(hybrid.train, self.pair, self.recipe.hybrid, clock, self.device)
 
     def text(self) -> bool:
-        text = write_text.write(
-            self.pair, self.recipe, self.device, max(60.0, self.left() - 10) if not self.smoke else 1800.0
-        )
+        """What the target wrote; False where this call is a piece and has no room for it."""
+        if self.in_pieces() and self.left() < 300 and not (self.pair / "text.npz").is_file():
+            return False
+        limit = 1800.0 if self.smoke else max(60.0, self.left() - 10)
+        text = write_text.write(self.pair, self.recipe, self.device, limit)
         print(f"text: {len(text.rows)} answers, {text.tokens} tokens", flush=True)
         return True
 
     def drafter(self) -> bool:
+        """The trained drafter; False when its training has to go on in another call."""
         from benchmarks.pairs import train_drafter
 
         if (self.pair / "drafter" / "trained.json").is_file():
@@ -106,11 +113,12 @@ class Driver:
         return apart(train_drafter.train, self.pair, shape, clock, mask, self.device)
 
     def evaluation(self) -> bool:
+        """Results; False where this call is a piece and most of it is gone."""
         from benchmarks.pairs import evaluate
 
-        if not self.smoke and self.left() < 0.3 * EVALUATION_SHARE * self.minutes * 60:
+        if self.in_pieces() and self.left() < 0.75 * self.stop_after * 60:
             return False
-        limit = 3600.0 if self.smoke else self.left() - 15
+        limit = 3600.0 if self.smoke else max(60.0, self.left() - 15)
         results = evaluate.evaluate(self.pair, self.recipe, self.device, self.out, limit)
         return not results["errors"] or not self.smoke
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.pairs import curve, dflash, store, training
 
-LOOK = 10.0
+LOOK = 15.0
 """Seconds between two looks at held-out text; each also saves a checkpoint."""
 HELD_OUT = 0.03
 """Share of the sequences that only the curve sees."""

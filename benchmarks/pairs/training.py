@@ -72,11 +72,13 @@ def train(
 ) -> Run:
     """Steps until the clock says so; `loss_of_step` gets the step's number, `look` measures on text held out.
 
-    Looks, prints and checkpoints every `look_every` seconds and at the end. Returns the run; it is over when spent >= seconds.
+    A process's first step is not counted: it compiles, and the learning rate would have risen meanwhile. Looks, prints and
+    checkpoints every `look_every` seconds and at the end. Returns the run; it is over when spent >= seconds.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=decay)
     run = resume(path, model, optimizer)
-    before, begun, looked, losses = run.spent, time.monotonic(), time.monotonic(), []
+    before, first, looked, losses = run.spent, run.step, time.monotonic(), []
+    begun = looked
     while run.spent < clock.seconds and run.spent - before < clock.piece:
         for group in optimizer.param_groups:
             group["lr"] = rate * clock.rate(run.spent)
@@ -86,6 +88,9 @@ def train(
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.detach())
+        if run.step == first:
+            print(f"{name}: first step {float(losses[0]):.3f} after {time.monotonic() - begun:.0f} s", flush=True)
+            begun = time.monotonic()
         run.step, run.spent = run.step + 1, before + time.monotonic() - begun
         if time.monotonic() - looked >= look_every or run.step == 1:
             _look(run, losses, look, name)

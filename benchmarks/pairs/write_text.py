@@ -47,9 +47,12 @@ def _chosen(recipe: Recipe) -> tuple[list[texts.Prompt], list[texts.Prompt]]:
 
 
 def ids_of(tokenizer: Any, recipe: Recipe, chosen: list[texts.Prompt]) -> list[list[int]]:
+    """What each prompt is to the target: a chat's user turn, or a text to go on with."""
     if recipe.hybrid:
-        return [list(tokenizer(prompt.text, add_special_tokens=False)["input_ids"]) for prompt in chosen]
-    return [chat_ids(tokenizer, prompt.text) for prompt in chosen]
+        ids = [list(tokenizer(prompt.text, add_special_tokens=False)["input_ids"]) for prompt in chosen]
+    else:
+        ids = [chat_ids(tokenizer, prompt.text) for prompt in chosen]
+    return [row[-recipe.prompt_tokens :] for row in ids]
 
 
 def write(pair: Path, recipe: Recipe, device: str, limit: float) -> store.Sequences:

@@ -20,6 +20,7 @@ from benchmarks.pairs import (
     library,
     pack,
     policies,
+    run,
     smollm2,
     store,
     texts,
@@ -271,10 +272,32 @@ def test_stock_arms_run_without_the_extension_and_small_trees_as_a_budget_by_bat
     assert options(ask("tree:63"))["max_num_batched_tokens"] >= 16 * 127
 
 
-def test_every_pair_fits_what_may_travel():
-    for recipe in RECIPES.values():
-        assert recipe.target_share + recipe.drafter_share < 0.62
+def driver(tmp_path: Path, *, minutes: float, stop_after: float) -> run.Driver:
+    recipe = RECIPES["hybrid"]
+    return run.Driver("hybrid", recipe, tmp_path / "pair", tmp_path / "out", "cuda", minutes, stop_after, False, None)
+
+
+def test_a_run_in_one_go_keeps_time_for_evaluation(tmp_path):
+    whole = driver(tmp_path, minutes=20, stop_after=20)
+    assert whole.seconds("drafter", 0.3) == pytest.approx(0.3 * 1200, abs=1)
+    whole.began -= 400
+    assert whole.seconds("drafter", 0.3) == pytest.approx(1200 - 400 - run.EVALUATION_SHARE * 1200, abs=1)
+    whole.began -= 400
+    assert whole.seconds("drafter", 0.3) == pytest.approx(0.4 * 360)  # a drafter is worth some of evaluation's time
+
+
+def test_a_piece_leaves_to_the_next_what_it_has_no_room_for(tmp_path):
+    piece = driver(tmp_path, minutes=24, stop_after=9)
+    piece.began -= 5 * 60
+    assert piece.seconds("drafter", 0.3) == pytest.approx(0.3 * 24 * 60)
+    assert not piece.text()
+    assert not piece.evaluation()
+
+
+def test_shares_leave_evaluation_its_own():
     assert set(SMOKE) == set(RECIPES)
+    for recipe in RECIPES.values():
+        assert recipe.target_share + recipe.drafter_share + run.EVALUATION_SHARE < 0.96
 
 
 @pytest.mark.full
