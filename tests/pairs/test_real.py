@@ -19,6 +19,7 @@ from benchmarks.pairs import (
     dflash,
     library,
     pack,
+    plain_llama,
     policies,
     run,
     smollm2,
@@ -193,6 +194,29 @@ def test_dequantisation_of_a_q4_1_and_a_q8_0_block():
 def test_rows_of_q_and_k_go_from_pairs_to_halves():
     rows = np.array([[0.0], [2.0], [1.0], [3.0]], np.float32)  # by pairs: (0, 2), (1, 3)
     assert smollm2.unpermuted(rows, 1)[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_the_written_out_tokenizer_merges_by_rank_and_cuts_off_digits():
+    letters = sorted(set(plain_llama.byte_letters().values()))
+    assert len(letters) == 256
+    vocabulary = [*letters, "ab", "abc", "Ġa", "<|x|>"]
+    made = plain_llama.Tokenizer(vocabulary, ["a b", "ab c", "Ġ a"], ["<|x|>"])
+    assert [vocabulary[i] for i in made.encode("abc a12<|x|>b")] == ["abc", "Ġa", "1", "2", "<|x|>", "b"]
+
+
+def test_the_written_out_model_goes_on_from_its_cache_as_if_given_all_at_once():
+    rng, hidden, ffn = np.random.default_rng(0), 8, 12
+    shapes = {"attn_q": (8, 8), "attn_k": (4, 8), "attn_v": (4, 8), "attn_output": (8, 8)}
+    shapes |= {"ffn_gate": (ffn, hidden), "ffn_up": (ffn, hidden), "ffn_down": (hidden, ffn)}
+    tensors = {f"blk.{i}.{name}.weight": rng.normal(size=shape) for i in range(2) for name, shape in shapes.items()}
+    tensors |= {f"blk.{i}.{name}.weight": np.ones(hidden) for i in range(2) for name in ("attn_norm", "ffn_norm")}
+    tensors |= {"token_embd.weight": rng.normal(size=(20, hidden)), "output_norm.weight": np.ones(hidden)}
+    sizes = {"layers": 2, "heads": 2, "kv_heads": 1, "base": 1e4, "eps": 1e-5}
+    at_once = plain_llama.Llama(tensors, sizes).step([3, 1, 4, 1, 5])
+    model = plain_llama.Llama(tensors, sizes)
+    model.step([3, 1])
+    model.step([4])
+    assert np.allclose(model.step([1, 5]), at_once, atol=1e-5)
 
 
 def test_sequences_come_back_from_disk(tmp_path):
