@@ -60,9 +60,9 @@ def bench() -> None:
     for _ in range(int(option("--num-prompts"))):
         urlopen(option("--base-url") + "/v1/completions", b"{}", timeout=60).read()
         time.sleep(1.0)
-    requests = int(option("--num-prompts"))
-    numbers = {"completed": requests, "failed": 0, "total_input_tokens": 64, "total_output_tokens": 128}
-    numbers |= {"duration": 1.0 * requests, "output_throughput": 128.0 / requests}
+    asked = int(option("--num-prompts"))
+    numbers = {"completed": asked, "failed": 0, "duration": float(asked), "output_throughput": 32.0}
+    numbers |= {"total_input_tokens": 4 * asked, "total_output_tokens": 32 * asked, "generated_texts": [ANSWER] * asked}
     times = {f"p{rank}_{name}_ms": 5.0 for rank in (10, 50, 90, 99) for name in ("ttft", "tpot", "e2el")}
     Path(option("--result-dir"), option("--result-filename")).write_text(json.dumps({**numbers, **times}))
 
