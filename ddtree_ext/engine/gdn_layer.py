@@ -18,7 +18,7 @@ from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 
 from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.gdn_conv import conv_tree
-from ddtree_ext.kernels.gdn_scan import scan_tree
+from ddtree_ext.kernels.gdn_delta import delta_tree
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnStash
 
 Core = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -138,7 +138,7 @@ class TreeGatedDeltaNet(QwenGatedDeltaNetAttention):  # type: ignore[misc]
         )
         key_dim, value_dim = self.key_dim // self.tp_size, self.value_dim // self.tp_size
         q, k, v = inputs.split([key_dim, key_dim, value_dim], dim=-1)
-        scan_tree(
+        delta_tree(
             q.view(tokens, -1, self.head_k_dim),
             k.view(tokens, -1, self.head_k_dim),
             v.view(tokens, -1, self.head_v_dim),

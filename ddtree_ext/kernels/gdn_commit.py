@@ -93,7 +93,7 @@ def replay_state(
     BV: tl.constexpr,
     BK: tl.constexpr,
 ) -> None:
-    """`S = decay S + u k^T` along the path, for BH V-heads x BV rows of the state."""
+    """`S = decay S + u k^T` along the path, for BH V-heads x BV rows of the state, which stay in registers."""
     f32_ptr = tl.pointer_type(tl.float32)
     state_ptr = tl.load(pointers).to(f32_ptr)
     stash_k = tl.load(pointers + 3).to(f32_ptr)
@@ -117,7 +117,7 @@ def replay_state(
         k = tl.load(stash_k + kept * (HK * K) + k_at, mask=k_mask, other=0.0)
         u = tl.load(stash_u + kept * (HV * V) + v_at, mask=v_mask, other=0.0)
         decay = tl.load(stash_decay + kept * HV + head, mask=head_mask, other=0.0)
-        state = tl.fma(u[:, :, None], k[:, None, :], state * decay[:, None, None])  # with the scan's roundings
+        state = tl.fma(u[:, :, None], k[:, None, :], state * decay[:, None, None])
     tl.store(state_at, state, mask=mask)
 
 
@@ -226,8 +226,8 @@ def commit_tree(
 
     state_indices [R], or [G, R] for layers in G cache groups (a slot <= 0 is a null block or padding: skipped);
     num_sampled [R] int32, accepted nodes + 1 (the root is always consumed); path [R, >= N] int32, path[:, 0] = 0;
-    is_tree [R] int32: requests with 0 are left alone. Each state becomes, bit for bit, the scan's state of the last
-    accepted row.
+    is_tree [R] int32: requests with 0 are left alone. Of the stash, the accepted rows are read and no others; each state
+    is read once and written once.
     """
     layer = table.layers[0]
     _, v_heads, v_dim, k_dim = layer.ssm_state.shape

@@ -1,4 +1,4 @@
-"""Buffers of the Gated DeltaNet kernels: what every tree row leaves for the commit, and what a scan works in."""
+"""Buffers of the Gated DeltaNet kernels: what every tree row leaves for the commit, and what one verification works in."""
 
 from __future__ import annotations
 
@@ -50,21 +50,24 @@ class GdnStash:
 
 @dataclass(frozen=True)
 class GdnScratch:
-    """What one scan works in; all layers share one, since they run one after the other. float32 but for the plan."""
+    """What one verification works in, float32; all layers share one, since they run one after the other."""
 
-    plan: torch.Tensor  # [R, N] int32, the order in which a scan visits the rows, and what it loads and stores
-    states: torch.Tensor  # [R, N, HV, V, K], written for the few rows that the plan names
     q: torch.Tensor  # [R, N, HK, K], normalised and scaled queries
+    solve: torch.Tensor  # [R, HV, T, T], (I + A)^-1: from beta (v - fade S_0 k) to u; T >= N a power of two, >= 16
+    mix: torch.Tensor  # [R, HV, T, T], what a row's output takes of the u of its ancestors and its own
     beta: torch.Tensor  # [R, N, HV]
+    fade: torch.Tensor  # [R, N, HV], what is left of the committed state at a row
 
     @classmethod
     def allocate(cls, requests: int, rows: int, shape: GdnShape, device: torch.device | str) -> GdnScratch:
         """Uninitialised buffers for `requests` trees of `rows` rows each."""
-        lead = (requests, rows)
         options = {"dtype": torch.float32, "device": device}
+        side = max(16, 1 << (rows - 1).bit_length())
+        square = (requests, shape.v_heads, side, side)
         return cls(
-            plan=torch.empty(*lead, dtype=torch.int32, device=device),
-            states=torch.empty(*lead, shape.v_heads, shape.v_dim, shape.k_dim, **options),
-            q=torch.empty(*lead, shape.k_heads, shape.k_dim, **options),
-            beta=torch.empty(*lead, shape.v_heads, **options),
+            q=torch.empty(requests, rows, shape.k_heads, shape.k_dim, **options),
+            solve=torch.empty(*square, **options),
+            mix=torch.empty(*square, **options),
+            beta=torch.empty(requests, rows, shape.v_heads, **options),
+            fade=torch.empty(requests, rows, shape.v_heads, **options),
         )

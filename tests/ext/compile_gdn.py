@@ -12,49 +12,52 @@ from compile_kernels import caught, compiled
 from ddtree_ext.core.buffers import TreeRows
 from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer, commit_tree
 from ddtree_ext.kernels.gdn_conv import conv_tree
-from ddtree_ext.kernels.gdn_scan import scan_tree
+from ddtree_ext.kernels.gdn_delta import delta_tree
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash
 
-SHAPES = {
-    "Qwen3.6-27B": GdnShape(16, 48, 128, 128),
-    "Qwen3.6-27B, half": GdnShape(8, 24, 128, 128),
-    "64-wide heads": GdnShape(2, 4, 64, 64),
+LARGE = GdnShape(16, 48, 128, 128)
+CASES = {
+    "Qwen3.6-27B, 16 rows": (LARGE, 16),
+    "Qwen3.6-27B, 32 rows": (LARGE, 32),
+    "Qwen3.6-27B, 64 rows": (LARGE, 64),
+    "Qwen3.6-27B, half, 32 rows": (GdnShape(8, 24, 128, 128), 32),
+    "64-wide heads, 21 rows": (GdnShape(2, 4, 64, 64), 21),
 }
 META = torch.device("meta")  # tensors that are on no CPU: so the functions choose a GPU's block sizes
-REQUESTS, ROWS = 2, 64
+REQUESTS = 2
 
 
 def ints(*shape: int) -> torch.Tensor:
     return torch.empty(*shape, dtype=torch.int32, device=META)
 
 
-def launches(shape: GdnShape, dtype: torch.dtype) -> Iterator[Callable[[], None]]:
-    """Convolution, scan and commit of a layer of `shape`, with the strides that a GPU's caches have."""
+def launches(shape: GdnShape, rows_of_a_tree: int, dtype: torch.dtype) -> Iterator[Callable[[], None]]:
+    """Convolution, delta rule and commit of a layer of `shape`, with the strides that a GPU's caches have."""
 
     def empty(*size: int) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=META)
 
-    tokens, slots, starts = REQUESTS * ROWS, ints(REQUESTS), ints(REQUESTS + 1)
+    tokens, slots, starts = REQUESTS * rows_of_a_tree, ints(REQUESTS), ints(REQUESTS + 1)
     x, gates = empty(tokens, shape.conv_dim), empty(tokens, 2 * shape.v_heads)
     b, a = gates.chunk(2, dim=1)
     q, k, v = x.split([shape.k_heads * shape.k_dim] * 2 + [shape.v_heads * shape.v_dim], dim=1)
     window = empty(9, 3, shape.conv_dim).transpose(1, 2)
     state = torch.empty(9, shape.v_heads, shape.v_dim, shape.k_dim, device=META)
     rows = TreeRows.allocate(REQUESTS, tokens, META)
-    stash = GdnStash.allocate(REQUESTS, ROWS, shape, dtype, META)
-    scratch = GdnScratch.allocate(REQUESTS, ROWS, shape, META)
+    stash = GdnStash.allocate(REQUESTS, rows_of_a_tree, shape, dtype, META)
+    scratch = GdnScratch.allocate(REQUESTS, rows_of_a_tree, shape, META)
     out = empty(tokens, shape.v_heads, shape.v_dim)
     a_log, dt_bias = torch.empty(shape.v_heads, device=META), empty(shape.v_heads)
     heads = q.unflatten(1, (-1, shape.k_dim)), k.unflatten(1, (-1, shape.k_dim)), v.unflatten(1, (-1, shape.v_dim))
     yield lambda: conv_tree(x, window, empty(shape.conv_dim, 4), None, slots, starts, rows, x, stash.x)
-    yield lambda: scan_tree(*heads, a, b, a_log, dt_bias, state, slots, starts, rows, scratch, out, stash)
+    yield lambda: delta_tree(*heads, a, b, a_log, dt_bias, state, slots, starts, rows, scratch, out, stash)
     table = CommitTable.of([GdnLayer(state, window, stash)] * 2, width=4)
-    yield lambda: commit_tree(table, slots, slots, ints(REQUESTS, ROWS), slots)
+    yield lambda: commit_tree(table, slots, slots, ints(REQUESTS, rows_of_a_tree), slots)
 
 
 def main() -> None:
-    for name, shape in SHAPES.items():
-        for call in launches(shape, torch.bfloat16):
+    for name, (shape, rows) in CASES.items():
+        for call in launches(shape, rows, torch.bfloat16):
             for launch in caught(call):
                 for line in compiled(*launch):
                     sys.stdout.write(json.dumps({"case": name, **line}) + "\n")

@@ -11,7 +11,7 @@ from ddtree_ext.core import gdn_reference as reference
 from ddtree_ext.core.buffers import DEAD, ROOT, TreeRows
 from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer, commit_tree
 from ddtree_ext.kernels.gdn_conv import conv_tree
-from ddtree_ext.kernels.gdn_scan import scan_tree
+from ddtree_ext.kernels.gdn_delta import delta_tree
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash
 
 SLOTS = 9
@@ -26,6 +26,12 @@ def random_parents(gen: torch.Generator, rows: int) -> list[int]:
 
 def chain(rows: int) -> list[int]:
     return list(range(-1, rows - 1))
+
+
+def ancestor_words(parents: Sequence[int]) -> list[int]:
+    """Of every row, as signed 64-bit integers."""
+    words = [sum(1 << row for row in reference.root_path(parents, own)) for own in range(len(parents))]
+    return [word - (1 << 64) if word >> 63 else word for word in words]
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ def verify(
     out_dtype: torch.dtype | None = None,
     conv_outputs: torch.Tensor | None = None,
 ) -> Step:
-    """Runs convolution and scan on poisoned outputs; with `conv_outputs` [T, dim] the scan reads those instead."""
+    """Runs convolution and delta rule on poisoned outputs; with `conv_outputs` [T, dim] the rule reads those instead."""
     count = len(batch.requests)
     tree_rows = rows_of_a_tree or max(r.length for r in batch.requests)
     rows = TreeRows.allocate(count, batch.x.shape[0], batch.x.device)
@@ -175,6 +181,8 @@ def verify(
         rows.parents[start : start + request.length] = torch.tensor(
             [*own, *[DEAD] * (request.length - len(own))], dtype=torch.int32
         )
+        if request.parents is not None:
+            rows.ancestors[start : start + len(own)] = torch.tensor(ancestor_words(own))
         rows.tree_len[number] = request.live
     starts = torch.tensor(batch.starts, dtype=torch.int32)
     slots = torch.tensor([r.slot for r in batch.requests], dtype=torch.int32)
@@ -182,14 +190,14 @@ def verify(
     scratch = GdnScratch.allocate(count + 1, tree_rows, layer.shape, batch.x.device)
     for buffer in (stash.x, stash.k, stash.u, stash.decay):
         buffer.fill_(POISON)
-    for buffer in (scratch.states, scratch.q, scratch.beta):
+    for buffer in (scratch.q, scratch.solve, scratch.mix, scratch.beta, scratch.fade):
         buffer.fill_(torch.nan)
     dtype = out_dtype or batch.x.dtype
     conv = torch.full(batch.x.shape, torch.nan, dtype=dtype)
     out = torch.full((len(conv), layer.shape.v_heads, layer.shape.v_dim), torch.nan, dtype=dtype)
     conv_tree(batch.x, layer.window, layer.weight, layer.bias, slots, starts, rows, conv, stash.x)
     step = Step(layer, batch, conv if conv_outputs is None else conv_outputs, out, stash, scratch, slots)
-    scan_tree(
+    delta_tree(
         *step.heads(),
         batch.a,
         batch.b,

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHARED_MEMORY = 99 << 10  # what a block may use on sm_86; sm_90 has more
-KERNELS = {"conv_tree_kernel", "prepare_rows_kernel", "scan_tree_kernel", "commit_tree_kernel"}
+KERNELS = {"conv_tree_kernel", "solve_tree_kernel", "apply_tree_kernel", "commit_tree_kernel"}
 
 Line = dict[str, str | int]
 
@@ -37,6 +37,6 @@ def test_shared_memory_suffices(lines: list[Line]) -> None:
     assert [line for line in lines if int(line["shared"]) > SHARED_MEMORY] == []
 
 
-def test_no_state_is_spilled(lines: list[Line]) -> None:
-    """States are held in registers from row to row: a kernel that keeps them on the stack loses what it is for."""
+def test_nothing_is_spilled(lines: list[Line]) -> None:
+    """Products are held in registers: a kernel that keeps them on the stack loses what it is for."""
     assert [line for line in lines if int(line["stack"]) > 0] == []
