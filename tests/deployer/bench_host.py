@@ -75,7 +75,7 @@ class BenchHost(FakeTransport):
             (r"reset-failed .*; systemctl start", self._start),
             (r"^systemctl stop .*; rm -rf", self._clear),
             (r"^if test -e .*way-back", self._go_back),
-            (r"^(systemctl (daemon-reload|is-active)|exec systemd-run|mv -T)", lambda _: ""),
+            (r"^(systemctl (daemon-reload|is-active|stop 'ddtree-vllm-watch-)|exec systemd-run|mv -T)", lambda _: ""),
             (r"^command -v systemd-run", lambda _: self.box.confinement),
             (r"bench serve", self._client),
             (r"^cat /run/.*cell\.json", lambda _: self.box.files["cell.json"].decode()),
