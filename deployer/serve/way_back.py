@@ -134,4 +134,4 @@ class WayBack:
 
     def _hold(self, command: str, source: BinaryIO) -> None:
         with suppress(DeployError), source:
-            self.transport.feed(command, source, sudo=True, stall=_RUNS, sent=lambda count: None)
+            self.transport.hold(command, source, sudo=True, stall=_RUNS)

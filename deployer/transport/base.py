@@ -70,6 +70,10 @@ class Transport(Protocol):
         """
         ...
 
+    def hold(self, command: str, source: BinaryIO, *, sudo: bool = False, stall: float = 60.0) -> None:
+        """Runs `command`, whose stdin ends when `source` does: nothing else of it has to arrive. Faults as of `feed`."""
+        ...
+
     @property
     def openssh(self) -> tuple[str, ...] | None:
         """The OpenSSH command and destination that reach this host by the same rules, for rsync; None when it is this

@@ -115,6 +115,11 @@ class PctTransport(ShellTransport):
 
         return listening(local_port, reach)
 
+    def hold(self, command: str, source: BinaryIO, *, sudo: bool = False, stall: float = 60.0) -> None:
+        """Straight through `pct exec`: should the end of the input not arrive there, `command` waits for longer."""
+        whole = self.node._wrapped(f"{_PATH}; exec {self._entering(self._wrapped(command, sudo))}", True)
+        self._still_there(self.node._feed(whole, source, stall, lambda _: None))
+
     def close(self) -> None:
         self.node.close()
 

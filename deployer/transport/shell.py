@@ -123,6 +123,9 @@ class ShellTransport(ABC):
         raw = self._feed(self._wrapped(command, sudo), source, stall, sent)
         return self._finished(command, raw, sudo, check=False)
 
+    def hold(self, command: str, source: BinaryIO, *, sudo: bool = False, stall: float = 60.0) -> None:
+        self.feed(command, source, sudo=sudo, stall=stall, sent=lambda _: None)
+
     def _wrapped(self, command: str, sudo: bool) -> str:
         prefix = "sudo -n " if sudo and self.uid != 0 else ""
         return f"{prefix}/bin/sh -c {shlex.quote(command)}"

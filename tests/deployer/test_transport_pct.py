@@ -10,6 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import planted
@@ -143,6 +145,23 @@ def test_a_secret_given_as_input_is_in_no_command_line(box: PctTransport, node: 
     data = planted.SECRET.encode() + b"x" * size
     assert box.run("cat", stdin=data).stdout.startswith(planted.SECRET)
     assert planted.SECRET not in (node / "log").read_text()
+
+
+def test_a_command_runs_while_its_input_is_held_open_and_hears_its_end(box: PctTransport, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    heard = tmp_path / "heard"
+    command = f"touch {heard}; cat; echo ended >{heard}"
+    with os.fdopen(reading, "rb", buffering=0) as source:
+        holding = threading.Thread(target=box.hold, args=(command, source))
+        holding.start()
+        deadline = time.monotonic() + 30
+        while not heard.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert heard.read_text() == ""
+        os.close(writing)
+        holding.join(30)
+    assert heard.read_text() == "ended\n"
 
 
 def test_a_command_that_does_not_read_its_input_ends_all_the_same(box: PctTransport) -> None:

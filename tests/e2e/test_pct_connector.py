@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from deployer.inventory.load import load
+from deployer.plan.layout import Layout
 from deployer.plan.step import Progress
 from deployer.push import staged
 from deployer.push.file import Sending
+from deployer.serve.way_back import WayBack
 from deployer.transport.open import opened
 from deployer.transport.pct import PctTransport
 from tests.e2e.conftest import Deployer
@@ -120,6 +122,26 @@ def test_a_full_container_is_named_and_nothing_gets_a_name(container: PctTranspo
     finally:
         container.run("umount /mnt/small")
         staged.clear(container)
+
+
+def test_the_host_watches_over_a_switch_that_is_made_through_pct(
+    container: PctTransport, without_sshd: Deployer
+) -> None:
+    """The line to the deployer ends before the switch does: the container itself goes the way back."""
+    layout = Layout.of(load(str(without_sshd.inventory)))
+    container.run(f"mkdir -p {layout.state}; rm -f /run/went-back")
+    way = WayBack(container, layout, patience=120.0)
+    try:
+        assert way.keep("touch /run/went-back"), "the host watches"
+        assert way._line is not None
+        way._line.close()
+        container.run("for i in $(seq 100); do test -e /run/went-back && exit; sleep 0.2; done; exit 1")
+    finally:
+        way.end()
+        unit = f"{layout.service}-way-back"
+        container.run(
+            f"systemctl disable -q {unit}; rm -rf {layout.state} {layout.way_back_file}; systemctl daemon-reload"
+        )
 
 
 def test_a_port_on_the_containers_loopback_is_reached_from_here(container: PctTransport) -> None:
