@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from serving import Host, Machine, applied, inventory
 
-from deployer.errors import DeployError, GateError, PreflightError
+from deployer.errors import GateError, PreflightError
 from deployer.fleet.traffic import Busy
 from deployer.plan.step import Plan, Progress
 from deployer.serve import decoding, plan, rollback
 from deployer.serve.options import from_yaml
+from deployer.serve.records import Records
 from deployer.serve.render import Engine, Place, render
-from deployer.transport.base import Result
 
 ON_THE_NETWORK = {"address": "10.0.0.1", "allow": ["10.0.0.9", "10.1.0.0/16"]}
 
@@ -106,11 +105,15 @@ def test_after_a_failed_gate_requests_come_to_what_was_restored(
 
 
 def test_when_the_switch_cannot_be_prepared_requests_come_again_before_anything_stopped(
-    host: Host, machine: Machine, traffic: Recorded
+    host: Host, machine: Machine, traffic: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host.answers = {re.compile("^systemctl daemon-reload"): Result("", 1, "", "no space left")} | host.answers
-    with pytest.raises(DeployError):
-        applied(changed(host))
+    def full(*deployments: object) -> None:
+        raise PreflightError("no space left", where="box", remedy="make room")
+
+    made = changed(host)
+    monkeypatch.setattr(Records, "stage", full)
+    with pytest.raises(PreflightError, match="no space left"):
+        applied(made)
     assert machine.log == ["hold", "resume"]
     assert machine.active
 
