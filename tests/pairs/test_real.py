@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from benchmarks.pairs import (
     acceptance,
@@ -202,6 +205,17 @@ def test_the_written_out_tokenizer_merges_by_rank_and_cuts_off_digits():
     vocabulary = [*letters, "ab", "abc", "Ġa", "<|x|>"]
     made = plain_llama.Tokenizer(vocabulary, ["a b", "ab c", "Ġ a"], ["<|x|>"])
     assert [vocabulary[i] for i in made.encode("abc a12<|x|>b")] == ["abc", "Ġa", "1", "2", "<|x|>", "b"]
+
+
+def test_the_converted_tokenizer_cuts_off_digits_as_the_written_out_one_does():
+    vocabulary, merges = [*sorted(set(plain_llama.byte_letters().values())), "ĠĠ"], [("Ġ", "Ġ")]
+    backend = Tokenizer(BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=merges))
+    converted = PreTrainedTokenizerFast(tokenizer_object=backend)
+    smollm2.cut_off_digits(converted)
+    text = "a,  12 3\t4  b"
+    written_out = plain_llama.Tokenizer(vocabulary, ["Ġ Ġ"], ["<|x|>"]).encode(text)
+    assert converted(text, add_special_tokens=False)["input_ids"] == written_out
+    assert vocabulary.index("ĠĠ") in written_out
 
 
 def test_the_written_out_model_goes_on_from_its_cache_as_if_given_all_at_once():
