@@ -12,14 +12,14 @@ import torch
 import triton
 import triton.language as tl
 
-from ddtree_ext.kernels.gdn_solve import matmul, solve_tree_kernel
+from ddtree_ext.kernels.gdn_solve import matmul, solve_tree
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnStash
 
 if TYPE_CHECKING:
     from ddtree_ext.core.buffers import TreeRows
 
 BLOCK_K, BLOCK_V = 32, 32
-"""Columns of q, k and of the state at a time, and rows of the state of a program."""
+"""Columns of the state at a time, and rows of the state of a program."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -103,6 +103,53 @@ def apply_tree_kernel(
     tl.store(out_ptr + token[:, None] * out_row + in_head, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+def apply_tree(
+    v: torch.Tensor,
+    ssm_state: torch.Tensor,
+    state_indices: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    rows: TreeRows,
+    scratch: GdnScratch,
+    out: torch.Tensor,
+    stash: GdnStash,
+) -> None:
+    """The second half: out and the stash's u, from what `solve_tree` left. Arguments as for `delta_tree`."""
+    _, v_heads, v_dim = v.shape
+    _, tree_rows, k_heads, k_dim = stash.k.shape
+    # On a CPU the kernels are interpreted: an operation costs the same for a large tile as for a small one.
+    interpreted = v.device.type == "cpu"
+    block_k, block_v = (max(16, triton.next_power_of_2(dim)) for dim in (k_dim, v_dim))
+    if not interpreted:
+        block_k, block_v = min(BLOCK_K, block_k), min(BLOCK_V, block_v)
+    apply_tree_kernel[(state_indices.shape[0], v_heads, triton.cdiv(v_dim, block_v))](
+        v,
+        v.stride(0),
+        ssm_state,
+        *ssm_state.stride(),
+        state_indices,
+        query_start_loc,
+        rows.tree_len,
+        scratch.q,
+        scratch.solve,
+        scratch.mix,
+        scratch.beta,
+        scratch.fade,
+        stash.k,
+        stash.u,
+        out,
+        out.stride(0),
+        N=tree_rows,
+        HK=k_heads,
+        HV=v_heads,
+        K=k_dim,
+        V=v_dim,
+        BT=scratch.solve.shape[-1],
+        BV=block_v,
+        BC=block_k,
+        num_warps=4,
+    )
+
+
 def delta_tree(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -131,74 +178,8 @@ def delta_tree(
     with q and k L2-normalised (eps 1e-6), q scaled by K^-0.5, softplus linear above 20. out gets o; the stash k, u and
     e^g. Other rows are left alone. At most 64 rows a tree; float32 throughout.
     """
-    _, k_heads, k_dim = k.shape
-    _, v_heads, v_dim = v.shape
-    requests, tree_rows = state_indices.shape[0], stash.k.shape[1]
-    inner = ((q, k_dim), (k, k_dim), (v, v_dim), (out, v_dim))
+    inner = ((q, k.shape[2]), (k, k.shape[2]), (v, v.shape[2]), (out, v.shape[2]))
     if any(t.stride()[1:] != (d, 1) for t, d in inner) or a.stride(1) != 1 or b.stride(1) != 1:
         raise ValueError("delta_tree: only the row stride of q, k, v, a, b and out is free")
-    # On a CPU the kernels are interpreted: an operation costs the same for a large tile as for a small one.
-    interpreted = q.device.type == "cpu"
-    block_rows = scratch.solve.shape[-1]
-    block_k = max(16, triton.next_power_of_2(k_dim))
-    block_v = max(16, triton.next_power_of_2(v_dim))
-    block_k, block_v = (block_k, block_v) if interpreted else (min(BLOCK_K, block_k), min(BLOCK_V, block_v))
-    solve_tree_kernel[(requests, v_heads)](
-        q,
-        q.stride(0),
-        k,
-        k.stride(0),
-        a,
-        a.stride(0),
-        b,
-        b.stride(0),
-        A_log,
-        dt_bias,
-        state_indices,
-        query_start_loc,
-        rows.ancestors,
-        rows.tree_len,
-        scratch.q,
-        scratch.solve,
-        scratch.mix,
-        scratch.beta,
-        scratch.fade,
-        stash.k,
-        stash.decay,
-        k_dim**-0.5,
-        N=tree_rows,
-        HK=k_heads,
-        HV=v_heads,
-        K=k_dim,
-        BT=block_rows,
-        BC=block_k,
-        UPCAST=interpreted,  # Triton's interpreter multiplies the bit patterns of bfloat16
-        num_warps=4,
-    )
-    apply_tree_kernel[(requests, v_heads, triton.cdiv(v_dim, block_v))](
-        v,
-        v.stride(0),
-        ssm_state,
-        *ssm_state.stride(),
-        state_indices,
-        query_start_loc,
-        rows.tree_len,
-        scratch.q,
-        scratch.solve,
-        scratch.mix,
-        scratch.beta,
-        scratch.fade,
-        stash.k,
-        stash.u,
-        out,
-        out.stride(0),
-        N=tree_rows,
-        HK=k_heads,
-        HV=v_heads,
-        K=k_dim,
-        V=v_dim,
-        BT=block_rows,
-        BV=block_v,
-        BC=block_k,
-        num_warps=4,
-    )
+    solve_tree(q, k, a, b, A_log, dt_bias, state_indices, query_start_loc, rows, scratch, stash)
+    apply_tree(v, ssm_state, state_indices, query_start_loc, rows, scratch, out, stash)

@@ -19,8 +19,19 @@ gates below it their last digits.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import torch
 import triton
 import triton.language as tl
+
+from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnStash
+
+if TYPE_CHECKING:
+    from ddtree_ext.core.buffers import TreeRows
+
+BLOCK_K = 32
+"""Columns of q and k at a time."""
 
 FIXED = tl.constexpr(2.0**48)
 """One, in the fixed point of log-gates."""
@@ -204,3 +215,55 @@ def solve_tree_kernel(
     if BT >= 64:
         tl.debug_barrier()
         merge_blocks(solve_ptr + corner, 32, BT)
+
+
+def solve_tree(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    A_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    state_indices: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    rows: TreeRows,
+    scratch: GdnScratch,
+    stash: GdnStash,
+) -> None:
+    """The first half of `gdn_delta.delta_tree`, with its arguments: fills the scratch, and the stash's k and decay."""
+    _, k_heads, k_dim = k.shape
+    # On a CPU the kernels are interpreted: an operation costs the same for a large tile as for a small one.
+    interpreted = q.device.type == "cpu"
+    block_k = max(16, triton.next_power_of_2(k_dim))
+    solve_tree_kernel[(state_indices.shape[0], a.shape[1])](
+        q,
+        q.stride(0),
+        k,
+        k.stride(0),
+        a,
+        a.stride(0),
+        b,
+        b.stride(0),
+        A_log,
+        dt_bias,
+        state_indices,
+        query_start_loc,
+        rows.ancestors,
+        rows.tree_len,
+        scratch.q,
+        scratch.solve,
+        scratch.mix,
+        scratch.beta,
+        scratch.fade,
+        stash.k,
+        stash.decay,
+        k_dim**-0.5,
+        N=stash.k.shape[1],
+        HK=k_heads,
+        HV=a.shape[1],
+        K=k_dim,
+        BT=scratch.solve.shape[-1],
+        BC=block_k if interpreted else min(BLOCK_K, block_k),
+        UPCAST=interpreted,  # Triton's interpreter multiplies the bit patterns of bfloat16
+        num_warps=4,
+    )
