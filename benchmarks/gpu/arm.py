@@ -82,7 +82,7 @@ def engine_options(spec: Spec) -> dict[str, Any]:
     if spec.kind in ("spine", "tree"):
         module = "worker.DDTreeWorker" if spec.device == "cuda" else "cpu_worker.DDTreeCPUWorker"
         options["worker_cls"] = f"ddtree_ext.engine.{module}"
-        if spec.forced and spec.device == "cuda":
+        if spec.forced:
             options["worker_cls"] = "benchmarks.gpu.forced.ForcedDDTreeWorker"
         options["attention_backend"] = "CUSTOM"
         additional["ddtree"] = {"topk": 1 if spec.kind == "spine" else 16}

@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(","))
 
 
-def arguments() -> argparse.Namespace:
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="milliseconds per decode step, arm beside arm")
     parser.add_argument("--arms", default="ar,chain:7,chain:15,spine:15,tree:31,tree:63")
     parser.add_argument("--batch", type=numbers, default=(1, 8))
@@ -45,7 +46,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--forced", type=float, default=0.0, help="mean acceptance length in nodes + 1")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for one arm")
     parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+    given = parser.parse_args(words)
+    if given.forced and given.device == "cpu":
+        parser.error("--forced needs --device cuda: the tree's forced walk exists for its CUDA worker alone")
+    return given
 
 
 def run_arm(spec: Spec, limit: float) -> dict[str, Any]:

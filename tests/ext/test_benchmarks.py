@@ -1,0 +1,105 @@
+"""The benchmarks' decisions and sums, and their cases at tiny widths; what a GPU takes is not tested here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DEVICE
+
+from benchmarks.gpu import kernels, step_time
+from benchmarks.gpu.dims import TINY
+from benchmarks.gpu.kernel_cases import beside_the_spine, cases
+from benchmarks.gpu.roofline import Card, Step, Work, works
+from ddtree_ext.core.buffers import TreeBuffers
+
+ROOT = Path(__file__).parents[2]
+STEP = Step(batch=2, nodes=7, context=20, path=4)
+
+
+class TestStepTime:
+    def test_forced_acceptance_is_refused_on_a_cpu(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as refused:
+            step_time.arguments(["--device", "cpu", "--forced", "6"])
+        assert refused.value.code == 2
+        assert "--forced needs --device cuda" in capsys.readouterr().err
+
+    def test_forced_acceptance_is_for_cuda(self) -> None:
+        assert step_time.arguments(["--forced", "6"]).forced == 6
+        assert step_time.arguments(["--device", "cpu"]).forced == 0
+
+
+class TestKernels:
+    WORK = (Work("a", 2, bytes=6e6, bf16=4e6, tf32=2e6), Work("b", 1, bytes=2e6, fp32=2e6))
+    CARD = Card("card", memory=1e12, bf16=1e12, tf32=1e12, fp32=1e12)
+
+    def test_rates_are_of_the_median(self) -> None:
+        row = kernels.timed("both", STEP, self.WORK, self.CARD, [30.0, 10.0, 16.0])
+        assert (row.median, row.smallest, row.largest, row.launches) == (16.0, 10.0, 30.0, 3)
+        assert row.gigabytes_per_s == pytest.approx(500)
+        assert row.tflops == pytest.approx(0.5)
+        assert row.roofline == pytest.approx(8.0)
+        assert row.share == pytest.approx(0.5)
+
+    def test_the_table_has_a_line_for_every_case(self) -> None:
+        row = kernels.timed("both", STEP, self.WORK, self.CARD, [16.0])
+        head, line = kernels.table([row]).splitlines()
+        assert len(head) == len(line)
+        assert line.split() == ["both", "2", "x", "7", "3", "16.0", "16.0", "16.0", "500.0", "0.5", "8.0", "0.50"]
+
+    def test_a_card_is_known_by_its_name(self) -> None:
+        assert kernels.card_of("NVIDIA H200").name == "H200"
+        assert kernels.card_of("NVIDIA RTX A6000").name == "RTX A6000"
+        with pytest.raises(ValueError, match="peaks of NVIDIA L4 are not known"):
+            kernels.card_of("NVIDIA L4")
+
+    @pytest.mark.parametrize("words", [["--nodes", "2"], ["--nodes", "15,4", "--path", "5"]])
+    def test_trees_that_are_too_small_are_refused(self, words: list[str]) -> None:
+        with pytest.raises(SystemExit):
+            kernels.arguments(words)
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+    def test_without_a_gpu_it_says_so(self) -> None:
+        command = [sys.executable, "-m", "benchmarks.gpu.kernels"]
+        done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.splitlines()[-1].endswith("there is none here")
+
+
+class TestCases:
+    def test_cover_the_roofline_once_each_and_launch(self) -> None:
+        covered = []
+        for case in cases(TINY, STEP, DEVICE):
+            case.launch()
+            covered += case.kernels
+        assert sorted(covered) == sorted(work.kernel for work in works(TINY, STEP))
+
+    def test_the_tree_keeps_its_chain_one_row_behind(self) -> None:
+        assert beside_the_spine(6) == ([-1, 0, 0, 2, 3, 4], [0, 1, 1, 2, 3, 4])
+
+    def test_what_is_walked_is_the_path_that_is_committed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from benchmarks.gpu import kernel_cases
+
+        walked, moved = {}, {}
+        walk, compact = kernel_cases.walk_trees, kernel_cases.compact_kv
+
+        def walk_trees(*args: torch.Tensor | TreeBuffers) -> None:
+            walk(*args)
+            walked.update(count=args[-2], path=args[-1])
+
+        def compact_kv(table: object, *args: torch.Tensor) -> None:
+            compact(table, *args)
+            moved.update(path=args[-2], count=args[-1])
+
+        monkeypatch.setattr(kernel_cases, "walk_trees", walk_trees)
+        monkeypatch.setattr(kernel_cases, "compact_kv", compact_kv)
+        for case in cases(TINY, STEP, DEVICE):
+            if case.name in ("walk_trees", "compact_kv"):
+                case.launch()
+        assert moved["path"][0].tolist() == [0, 2, 3, 4, -1, -1, -1, -1]
+        assert torch.equal(walked["path"], moved["path"])
+        assert torch.equal(walked["count"], moved["count"])
