@@ -201,10 +201,9 @@ def solve_tree_kernel(
     q_k, k_k = products(
         q_at, k_at, live, scratch_q_ptr + kept_at, stash_k_ptr + kept_at, first, scale, K, BT, BC, UPCAST
     )
+    # e^(G_i - G_j), and 0 where j is neither an ancestor nor i itself.
     gates_between = (total[:, None] - total[None, :]).to(tl.float32) * (1 / FIXED)
-    between = tl.exp(
-        tl.where(sees, gates_between, float("-inf"))
-    )  # e^(G_i - G_j), 0 unless j is an ancestor or i itself
+    between = tl.exp(tl.where(sees, gates_between, float("-inf")))
     corner = (request.to(tl.int64) * HV + head) * (BT * BT)
     square = row[:, None] * BT + row[None, :]
     tl.store(mix_ptr + corner + square, between * q_k)
