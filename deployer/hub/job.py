@@ -17,7 +17,7 @@ from tenacity import Retrying, retry_if_exception_type
 
 from deployer.errors import DeployError
 from deployer.hub import failure, state
-from deployer.hub.request import Request
+from deployer.hub.request import RUN, Request
 from deployer.hub.state import State
 from deployer.plan.layout import Layout
 from deployer.plan.step import Progress
@@ -27,7 +27,6 @@ from deployer.push.pace import Meter
 from deployer.transport.base import Transport
 from deployer.transport.faults import LineBroken
 
-RUN = "/run"  # in memory: a token is on no disk
 EVERY = 1.0  # seconds between two looks
 ATTEMPTS, LONGEST = 8, 16.0  # of the host's side, in a row that brought nothing; seconds between two
 RESERVE = 256 << 20  # bytes that stay free

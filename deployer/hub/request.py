@@ -12,6 +12,7 @@ from deployer.inventory.secret import Secret
 from deployer.plan.layout import Layout
 from deployer.push.model import target_slug
 
+RUN = "/run"  # in memory: a token is on no disk
 COMMIT = re.compile(r"^[0-9a-f]{40}$")
 
 

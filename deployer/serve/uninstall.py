@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shlex import quote
 
+from deployer.hub.request import RUN
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.plan.step import Plan, Progress, Step
@@ -25,7 +26,13 @@ def steps(service: Service, *, models: bool = False) -> tuple[Step, ...]:
     present = _present(transport, (*_files(layout), *_folders(layout, models)))
     account = transport.run(f"id -u {quote(layout.user)}", check=False).ok
     paths = _paths(transport, layout, present)
-    return _unit(service, layout), paths, _account(transport, layout, account), *_stage(transport)
+    return (
+        _unit(service, layout),
+        *_fetches(transport, layout),
+        paths,
+        _account(transport, layout, account),
+        *_stage(transport),
+    )
 
 
 def _files(layout: Layout) -> tuple[str, ...]:
@@ -54,6 +61,23 @@ def _unit(service: Service, layout: Layout) -> Step:
         progress.say(f"removed {layout.unit}")
 
     return Step("uninstall", "service", f"{layout.unit} is {state.active}", remove)
+
+
+def _fetches(transport: Transport, layout: Layout) -> tuple[Step, ...]:
+    """What is still being fetched from the hub: it would write on into folders that go."""
+    pattern = quote(f"{layout.service}-fetch-*.service")
+    listed = transport.run(f"systemctl list-units --plain --no-legend {pattern}", check=False).stdout
+    units = [line.split()[0] for line in listed.splitlines() if line.strip()]
+    if not units:
+        return ()
+
+    def stop(progress: Progress) -> None:
+        for unit in units:
+            # Its token's file: it removes that itself, unless it is stopped before it has read it.
+            transport.run(f"systemctl stop {quote(unit)}; rm -f {quote(f'{RUN}/{unit}.token')}", sudo=True)
+            progress.say(f"stopped {unit}")
+
+    return (Step("uninstall", "fetch", f"under way: {', '.join(units)}", stop),)
 
 
 def _paths(transport: Transport, layout: Layout, present: tuple[str, ...]) -> Step:

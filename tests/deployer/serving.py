@@ -53,6 +53,7 @@ class Machine:
     audit: str = ""
     full: bool = False
     gpus: str = "[module]\n[nodes]\n"
+    fetching: str = ""
     unit: str = "unit_without_gpus.txt"  # the recording of what its systemd says to a transient unit
 
     def options(self) -> dict[str, Any]:
@@ -92,6 +93,7 @@ class Host(FakeTransport):
             (r"^command -v systemd-run", lambda _: recorded(machine.unit)),
             (r"audit\.log.* tail ", lambda _: machine.audit),
             (r"^echo .*date \+%s", lambda _: "93784\n"),
+            (r"^systemctl list-units .*-fetch-", lambda _: machine.fetching),
             (r"nvidia-smi", lambda _: machine.gpus),
             (r"journalctl", lambda _: "ValueError: broken on purpose\n"),
             (r"^test -f .*/config\.json", lambda _: "" if machine.models else self._failed()),

@@ -35,6 +35,17 @@ def test_uninstall_names_each_thing_and_touches_nothing_else(host: Host, machine
     assert f"{ROOT}/models" not in host.commands[-3] + host.commands[-2] + host.commands[-1]
 
 
+def test_uninstall_ends_a_fetch_that_is_under_way_before_its_folders_go(host: Host, machine: Machine) -> None:
+    unit = "ddtree-vllm-fetch-0123456789ab.service"
+    host.answers[re.compile(r"^for p in")] = f"{ROOT}/models\n"
+    assert "fetch" not in [step.title for step in uninstall.plan(inventory(), host).steps]
+    machine.fetching = f"{unit} loaded active running Fetches org/model from the hub\n"
+    host.answers[re.compile(r"^(systemctl stop .*-fetch-|rm -rf|rmdir|PATH=)")] = ""
+    applied(uninstall.plan(inventory(), host, models=True))
+    stop_it = host.commands.index(f"sudo systemctl stop {unit}; rm -f /run/{unit}.token")
+    assert stop_it < host.commands.index(f"sudo rm -rf {ROOT}/models")
+
+
 def test_the_account_is_made_once_without_a_shell(host: Host, machine: Machine) -> None:
     layout = Service.of(inventory(), host).layout
     assert not account_step(layout, host).needed
