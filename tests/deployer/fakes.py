@@ -54,6 +54,16 @@ class FakeTransport(ShellTransport):
         sent(len(source.read()))
         return self.run(command, sudo=sudo, check=False)
 
+    def hold(self, command: str, source: BinaryIO, *, sudo: bool = False, stall: float = 60.0) -> None:
+        self.run(command, sudo=sudo, check=False)
+        source.read()
+
+    def watched(self, command: str) -> str | Result:
+        """What `systemctl is-active -q UNIT` says of a transient unit: it is active from its start on."""
+        unit = command.rsplit(maxsplit=1)[-1]
+        begun = any("systemd-run" in earlier and unit in earlier for earlier in self.commands)
+        return "" if begun else Result(command, 3, "", "")
+
     @property
     def openssh(self) -> None:
         return None

@@ -81,10 +81,8 @@ class Host(FakeTransport):
             (r"^if test -e \S*way-back\.sh", lambda _: self._went_back()),
             (r"^rm -f ", self._removed),
             (r"^(test -e|mv -T) \S*way-back\.sh", self._way),
-            (
-                r"^systemctl (stop '?ddtree-vllm-watch|daemon-reload|is-active -q ddtree-vllm-watch)|^exec systemd-run .*-watch-",
-                lambda _: "",
-            ),
+            (r"^systemctl is-active -q ddtree-vllm-watch", self.watched),
+            (r"^systemctl (stop '?ddtree-vllm-watch|daemon-reload)|^exec systemd-run .*-watch-", lambda _: ""),
             (r"\nsystemctl stop", lambda _: self._set(False)),
             (r"reset-failed .*; systemctl start|^systemctl start --no-block", lambda _: self._set(True)),
             (r"^systemctl reset-failed", lambda _: ""),
