@@ -79,11 +79,11 @@ def test_a_line_cut_at_any_byte_is_continued(servers: Servers, tmp_path: Path, a
 @pytest.mark.parametrize("at", CUTS[2:])
 def test_the_line_of_an_ssh_cut_at_any_byte_is_continued(servers: Servers, tmp_path: Path, at: int) -> None:
     sending = big(tmp_path)
-    with broken(servers.box.port, [1 << 30, at]) as line:
+    with broken(servers.box.port, [1 << 30, at, at]) as line:
         box = through(servers, line.port)
         send(box, sending, Recorder(), by_ssh=True)
         box.close()
-        assert line.carried[1] == at
+        assert at in line.carried[1:]  # an ssh may end before it comes that far; the next one is cut there
     assert arrived(sending)
 
 
