@@ -7,6 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import planted
@@ -152,17 +154,28 @@ def test_a_download_cut_in_the_middle_is_continued_at_its_last_piece(inventory: 
     assert all((folder / path).read_bytes() == hub.files[path] for path in os.listdir(folder) if path in hub.files)
 
 
+def on_its_way(inventory: Inventory) -> int:
+    """Bytes of the parts that are there now; one that is published meanwhile is none any more."""
+    size = 0
+    for part in Path(inventory.root, "models/store").glob("*/*.part"):
+        with suppress(FileNotFoundError):
+            size += part.stat().st_size
+    return size
+
+
 def test_a_fetch_that_is_killed_goes_on_where_it_was(inventory: Inventory, hub: StandInHub, units: Units) -> None:
     hub.slow = threading.Event()
-    thread = threading.Thread(target=fetched, args=(inventory,))
-    thread.start()
-    parts, deadline = Path(inventory.root, "models/store"), time.monotonic() + 60
-    while sum(part.stat().st_size for part in parts.glob("*/*.part")) < 190_000:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    units.kill()
-    hub.slow.set()
-    thread.join()
+    with ThreadPoolExecutor(1) as tool:
+        watching = tool.submit(fetched, inventory)
+        try:
+            deadline = time.monotonic() + 60
+            while on_its_way(inventory) < 190_000:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            units.kill()
+        finally:
+            hub.slow.set()
+        watching.result(timeout=60)
     assert Path(inventory.target.path, "config.json").exists(), "begun again by who watched it"
     assert any(asked.range for asked in hub.downloads), "from the last piece"
 
@@ -174,7 +187,7 @@ def test_a_second_run_meets_the_fetch_that_is_under_way(inventory: Inventory, hu
     local, layout = LocalTransport(), plan.Layout.of(inventory)
     job.start(local, layout, request, str(ENGINE / "bin/python"), ())
     deadline = time.monotonic() + 60
-    while not list(Path(inventory.root).rglob("*.part")):
+    while not on_its_way(inventory):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert "a fetch is under way there" in plan.plan(inventory, local).steps[0].reason

@@ -16,6 +16,7 @@ from tests.lab.fixture import staging_lab
 
 __all__ = ["pytest_terminal_summary", "staging_lab"]
 REPO = Path(__file__).resolve().parents[2]
+DRAIN = 60  # seconds that running requests are given when the service stops
 
 
 @dataclass(frozen=True)
@@ -69,5 +70,7 @@ class Deployer:
 
 @pytest.fixture(scope="session")
 def deployer(staging_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Deployer:
-    """The repository's staging inventory, its paths made absolute and its SSH configuration this lab's."""
-    return Deployer(staging(staging_lab, tmp_path_factory.mktemp("inventory") / "staging.toml"), staging_lab)
+    """The repository's staging inventory, its paths made absolute and its SSH configuration this lab's, with a longer drain."""
+    path = staging(staging_lab, tmp_path_factory.mktemp("inventory") / "staging.toml")
+    path.write_text(path.read_text().replace("[serve.options]", f"[serve.options]\nshutdown-timeout = {DRAIN}"))
+    return Deployer(path, staging_lab)
