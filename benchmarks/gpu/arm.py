@@ -11,9 +11,13 @@ import random
 import re
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.gpu.trace import read
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,10 @@ class Spec:
     windows: int
     steps: int
     forced: float = 0.0
+    profiled: int = (
+        0  # steps under the profiler, for every batch at the first prompt length, after everything was timed
+    )
+    traces: str = ""  # folder of the profiler's traces
 
     @property
     def nodes(self) -> int:
@@ -44,14 +52,16 @@ class Spec:
 
 @dataclass
 class Measured:
-    """Milliseconds per step of each window, by "batch x prompt"; first-token milliseconds; accepted per step; versions."""
+    """Milliseconds per step of each window, by "batch x prompt"; first-token milliseconds of each prompt alone, by its length;
+    accepted per step; the profiled steps; versions."""
 
     arm: str
     load_s: float = 0.0
     windows: dict[str, list[float]] = field(default_factory=dict)
-    ttft: dict[str, float] = field(default_factory=dict)
+    ttft: dict[str, list[float]] = field(default_factory=dict)
     accepted: dict[str, float] = field(default_factory=dict)
     off_spine: dict[str, float] = field(default_factory=dict)
+    profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -86,6 +96,13 @@ def engine_options(spec: Spec) -> dict[str, Any]:
             options["worker_cls"] = "benchmarks.gpu.forced.ForcedDDTreeWorker"
         options["attention_backend"] = "CUSTOM"
         additional["ddtree"] = {"topk": 1 if spec.kind == "spine" else 16}
+    if spec.profiled:
+        options["profiler_config"] = {
+            "profiler": "torch",
+            "torch_profiler_dir": spec.traces,
+            "torch_profiler_with_stack": False,
+            "torch_profiler_use_gzip": False,
+        }
     return options | {"additional_config": additional}
 
 
@@ -112,36 +129,74 @@ def counters(llm: Any) -> dict[str, float]:
     }
 
 
-def hold(llm: Any, spec: Spec, batch: int, prompt: int, measured: Measured) -> None:
-    """Times `windows` windows of `steps` steps of `batch` requests that all decode."""
+@contextmanager
+def decoding(llm: Any, batch: int, prompt: int) -> Iterator[Callable[[int], None]]:
+    """`batch` requests that all decode; gives what makes so many engine steps. They are aborted in the end."""
     from vllm import SamplingParams
 
-    engine, rng, name = llm.llm_engine, random.Random(batch * 100_003 + prompt), f"{batch}x{prompt}"
-    vocabulary = llm.llm_engine.model_config.get_vocab_size()
+    engine, rng = llm.llm_engine, random.Random(batch * 100_003 + prompt)
+    vocabulary = engine.model_config.get_vocab_size()
     params = SamplingParams(temperature=0.0, max_tokens=10**6, ignore_eos=True, detokenize=False)
-    ids = [f"{name}-{index}" for index in range(batch)]
-    begun = time.perf_counter()
+    ids = [f"{batch}x{prompt}-{index}" for index in range(batch)]
     for request in ids:
         tokens = [rng.randrange(16, vocabulary - 16) for _ in range(prompt)]
         engine.add_request(request, {"prompt_token_ids": tokens}, params)
     seen: set[str] = set()
-    while len(seen) < batch:
+    for _ in range(20 * batch + prompt):
         seen |= {output.request_id for output in engine.step()}
-        if len(seen) == 1 and name not in measured.ttft:
-            measured.ttft[name] = (time.perf_counter() - begun) * 1e3
-    for _ in range(spec.steps):
-        engine.step()
-    before, timed = counters(llm), []
-    for _ in range(spec.windows):
-        start = time.perf_counter()
-        for _ in range(spec.steps):
+        if len(seen) == batch:
+            break
+    else:
+        raise RuntimeError(f"{batch} requests of {prompt} tokens do not fit: only {len(seen)} began")
+
+    def steps(count: int) -> None:
+        for _ in range(count):
             engine.step()
-        timed.append((time.perf_counter() - start) * 1e3 / spec.steps)
-    measured.windows[name] = timed
-    note_acceptance(measured, name, before, counters(llm))
-    engine.abort_request(ids)
-    while engine.has_unfinished_requests():
-        engine.step()
+
+    try:
+        yield steps
+    finally:
+        engine.abort_request(ids)
+        while engine.has_unfinished_requests():
+            engine.step()
+
+
+def hold(llm: Any, spec: Spec, batch: int, prompt: int, measured: Measured) -> None:
+    """Times `windows` windows of `steps` steps."""
+    name = f"{batch}x{prompt}"
+    with decoding(llm, batch, prompt) as steps:
+        steps(spec.steps)
+        before, timed = counters(llm), []
+        for _ in range(spec.windows):
+            start = time.perf_counter()
+            steps(spec.steps)
+            timed.append((time.perf_counter() - start) * 1e3 / spec.steps)
+        measured.windows[name] = timed
+        note_acceptance(measured, name, before, counters(llm))
+
+
+def first_tokens(llm: Any, prompt: int, measured: Measured, count: int = 6) -> None:
+    """Milliseconds to the first token of `count` prompts, each alone; one more before them warms the length up."""
+    timed = []
+    for _ in range(count + 1):
+        start = time.perf_counter()
+        with decoding(llm, 1, prompt):
+            timed.append((time.perf_counter() - start) * 1e3)
+    measured.ttft[f"1x{prompt}"] = timed[1:]
+
+
+def profile(llm: Any, spec: Spec, batch: int, prompt: int, measured: Measured) -> None:
+    """Some steady steps under torch's profiler; the trace stays in the engine's folder."""
+    folder = Path(spec.traces)
+    before = set(folder.glob("*.json"))
+    with decoding(llm, batch, prompt) as steps:
+        steps(spec.steps)
+        llm.start_profile()
+        steps(spec.profiled)
+        llm.stop_profile()
+    for trace in set(folder.glob("*.json")) - before:
+        measured.profiles[f"{batch}x{prompt}"] = asdict(read(trace, spec.profiled))
+        trace.unlink()
 
 
 def note_acceptance(measured: Measured, name: str, before: dict[str, float], after: dict[str, float]) -> None:
@@ -177,6 +232,10 @@ def main() -> None:
         for batch in spec.batches:
             hold(llm, spec, batch, prompt, measured)
             Path(sys.argv[2]).write_text(json.dumps(asdict(measured), indent=1))
+        first_tokens(llm, prompt, measured)
+    for batch in spec.batches if spec.profiled else ():
+        profile(llm, spec, batch, spec.prompts[0], measured)
+    Path(sys.argv[2]).write_text(json.dumps(asdict(measured), indent=1))
 
 
 if __name__ == "__main__":

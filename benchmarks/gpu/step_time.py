@@ -14,16 +14,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import dims
+from benchmarks.gpu import dims, trace
 from benchmarks.gpu.arm import Spec
 
 REPO = Path(__file__).resolve().parents[2]
@@ -44,11 +45,16 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--forced", type=float, default=0.0, help="mean acceptance length in nodes + 1")
+    parser.add_argument(
+        "--profile", type=int, default=0, metavar="STEPS", help="then so many steps under torch's profiler"
+    )
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for one arm")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(words)
     if given.forced and given.device == "cpu":
         parser.error("--forced needs --device cuda: the tree's forced walk exists for its CUDA worker alone")
+    if given.profile and given.device == "cpu":
+        parser.error("--profile needs --device cuda: it shows what a GPU did")
     return given
 
 
@@ -56,8 +62,10 @@ def run_arm(spec: Spec, limit: float) -> dict[str, Any]:
     """The arm's numbers; what it had measured before an error or the limit, with the error's last lines."""
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = Path(folder) / "spec.json", Path(folder) / "out.json"
-        asked.write_text(json.dumps(asdict(spec)))
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+        traces = Path(folder) / "traces"
+        traces.mkdir()
+        asked.write_text(json.dumps(asdict(replace(spec, traces=str(traces)))))
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "INFO"}
         environment["PYTHONPATH"] = os.pathsep.join([str(REPO), *filter(None, [os.environ.get("PYTHONPATH")])])
         if spec.device == "cpu":
             environment |= {"TRITON_INTERPRET": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_HOST_IP": "127.0.0.1"}
@@ -66,16 +74,25 @@ def run_arm(spec: Spec, limit: float) -> dict[str, Any]:
             done = subprocess.run(
                 command, cwd=REPO, env=environment, capture_output=True, text=True, timeout=limit, check=False
             )
-            error = "" if done.returncode == 0 else (done.stdout + done.stderr)[-6000:]
+            said = done.stdout + done.stderr
+            error = "" if done.returncode == 0 else said[-6000:]
         except subprocess.TimeoutExpired as late:
-            error = f"no end after {limit:.0f} s: {(late.stderr or b'')[-3000:]!r}"
+            said = (late.stderr or b"").decode(errors="replace")
+            error = f"no end after {limit:.0f} s: {said[-3000:]}"
         measured: dict[str, Any] = json.loads(answer.read_text()) if answer.exists() else {"arm": spec.arm}
-        return measured | {"error": error}
+        return measured | {"error": error, "room": room(said)}
+
+
+def room(said: str) -> float | None:
+    """How many requests of the longest length fit the GPU's memory, as vLLM says when it has loaded."""
+    found = re.search(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", said)
+    return float(found[1]) if found else None
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """One line per arm, batch and prompt: median, range, accepted per step, share off the spine, first token."""
-    heads = ("ms/step", "smallest", "largest", "accepted", "off spine", "TTFT ms")
+    """One line per arm, batch and prompt: median, range, accepted per step, share off the spine, median time to the first token
+    of such a prompt alone, requests that fit; then what was profiled."""
+    heads = ("ms/step", "smallest", "largest", "accepted", "off spine", "TTFT ms", "room")
     lines = [f"{'arm':<10} {'batch x prompt':>14} " + " ".join(f"{head:>9}" for head in heads)]
     cells: dict[tuple[str, str], list[float]] = {}
     for result in results:
@@ -84,11 +101,19 @@ def table(results: list[dict[str, Any]]) -> str:
     for (arm, name), windows in cells.items():
         last = [result for result in results if result["arm"] == arm and name in result.get("windows", {})][-1]
         shown = [statistics.median(windows), min(windows), max(windows)]
-        extra = [last["accepted"].get(name), last["off_spine"].get(name), last["ttft"].get(name)]
+        first = last["ttft"].get(name)
+        extra = [
+            last["accepted"].get(name),
+            last["off_spine"].get(name),
+            first and statistics.median(first),
+            last["room"],
+        ]
         texts = [f"{value:9.2f}" for value in shown] + [
             f"{'-':>9}" if value is None else f"{value:9.2f}" for value in extra
         ]
         lines.append(f"{arm:<10} {name:>14} {' '.join(texts)}")
+    for result in results:
+        lines += [f"\n{result['arm']}, {name}: {trace.table(p)}" for name, p in result.get("profiles", {}).items()]
     lines += [f"{result['arm']}: FAILED: {result['error'][-1500:]}" for result in results if result.get("error")]
     return "\n".join(lines)
 
@@ -110,6 +135,7 @@ def main() -> int:
                     given.windows,
                     given.steps,
                     given.forced,
+                    given.profile,
                 )
                 results.append(run_arm(spec, given.limit))
                 if given.out:

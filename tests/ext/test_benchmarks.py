@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import DEVICE
 
-from benchmarks.gpu import kernels, step_time
+from benchmarks.gpu import kernels, step_time, trace
 from benchmarks.gpu.dims import TINY
 from benchmarks.gpu.kernel_cases import beside_the_spine, cases
 from benchmarks.gpu.roofline import Card, Step, Work, works
@@ -31,6 +32,65 @@ class TestStepTime:
     def test_forced_acceptance_is_for_cuda(self) -> None:
         assert step_time.arguments(["--forced", "6"]).forced == 6
         assert step_time.arguments(["--device", "cpu"]).forced == 0
+
+    def test_a_profile_is_refused_on_a_cpu(self) -> None:
+        with pytest.raises(SystemExit):
+            step_time.arguments(["--device", "cpu", "--profile", "8"])
+
+    def test_the_room_is_what_vllm_says_when_it_has_loaded(self) -> None:
+        line = "(EngineCore pid=7) INFO 11-30 [x.py:1] Maximum concurrency for 8,448 tokens per request: 41.27x\n"
+        assert step_time.room(f"loading\n{line}more") == 41.27
+        assert step_time.room("it failed before that") is None
+
+    def test_the_table_shows_what_was_measured_and_what_failed(self) -> None:
+        good = {"arm": "ar", "windows": {"1x64": [3.0, 1.0, 2.0]}, "ttft": {"1x64": [9.0, 7.0, 8.0]}, "accepted": {}}
+        text = step_time.table([good | {"off_spine": {}, "room": 12.5}, {"arm": "tree:15", "error": "no room"}])
+        assert text.splitlines()[1].split() == ["ar", "1x64", "2.00", "1.00", "3.00", "-", "-", "8.00", "12.50"]
+        assert text.splitlines()[2] == "tree:15: FAILED: no room"
+
+
+class TestTrace:
+    """Times in microseconds, as a chrome trace has them."""
+
+    @staticmethod
+    def event(cat: str, name: str, ts: float = 0.0, dur: float = 0.0) -> dict[str, object]:
+        return {"cat": cat, "name": name, "ts": ts, "dur": dur}
+
+    def test_a_gpu_is_busy_while_any_kernel_runs(self) -> None:
+        events = [
+            self.event("kernel", "b", ts=5, dur=5),
+            self.event("kernel", "a", ts=0, dur=8),
+            self.event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", ts=18, dur=2),
+            self.event("cpu_op", "aten::mm", ts=0, dur=90),
+        ]
+        found = trace.profile(events, steps=2)
+        assert found.busy == pytest.approx(12 / 20)
+        assert found.step_us == 10
+        assert found.copies_to_host == 0.5
+        assert [kernel.name[0] for kernel in found.kernels] == ["a", "b", "M"], "the longest first"
+        assert (found.kernels[0].microseconds, found.kernels[0].launches) == (4, 0.5)
+
+    def test_waits_and_graphs_are_counted_by_the_calls_of_the_host(self) -> None:
+        events = [
+            self.event("kernel", "a", dur=1),
+            self.event("cuda_runtime", "cudaEventSynchronize"),
+            self.event("cuda_runtime", "cudaGraphLaunch"),
+            self.event("cuda_runtime", "cudaLaunchKernel"),
+            self.event("cuda_driver", "cuGraphLaunch"),
+        ]
+        found = trace.profile(events, steps=1)
+        assert found.waits == {"cudaEventSynchronize": 1}
+        assert found.graphs == 2
+
+    def test_without_a_kernel_it_is_no_profile_of_a_gpu(self) -> None:
+        with pytest.raises(ValueError, match="saw no GPU"):
+            trace.profile([self.event("cpu_op", "aten::mm")], steps=1)
+
+    def test_the_table_sums_what_it_leaves_out(self) -> None:
+        events = [self.event("kernel", name, ts=10 * i, dur=10 - i) for i, name in enumerate("abcd")]
+        lines = trace.table(asdict(trace.profile(events, steps=1)), lines=2).splitlines()
+        assert [line.split()[-1] for line in lines[1:]] == ["a", "b", "rest"]
+        assert float(lines[-1].split()[0]) == 15
 
 
 class TestKernels:
