@@ -19,6 +19,9 @@ from typing import Any
 
 from benchmarks.gpu.trace import read
 
+BLOCK = 16
+"""Rows of the drafter's pass."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -84,7 +87,9 @@ def engine_options(spec: Spec) -> dict[str, Any]:
     if spec.device == "cuda":
         options["gpu_memory_utilization"] = 0.85
         options["attention_backend"] = "FLASH_ATTN"
-        options["compilation_config"] = {"cudagraph_capture_sizes": sorted({1, *(n * rows for n in spec.batches)})}
+        # Of the target's rows, and of the drafter's.
+        sizes = {1, *(n * rows for n in spec.batches), *(n * min(rows, BLOCK) for n in spec.batches)}
+        options["compilation_config"] = {"cudagraph_capture_sizes": sorted(sizes)}
     else:
         options |= {"enforce_eager": True, "kv_cache_memory_bytes": 1 << 29}
     if spec.kind != "ar":

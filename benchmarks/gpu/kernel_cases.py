@@ -24,8 +24,8 @@ from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash
 from ddtree_ext.kernels.rows import expand_rows
 from ddtree_ext.kernels.walk import walk_trees
 
-BLOCK = 16
-"""Tokens of a KV cache block."""
+BLOCK = 784
+"""Tokens of a KV cache block: as many as take the memory of a layer's recurrent state."""
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.gpu.dims import QWEN36_27B, Dims
+from ddtree_ext.kernels.attention_scratch import MAX_SPLITS, PARTIALS, Tiles, best_splits
 
 ACTIVATION, WIDE = 2, 4
 """Bytes of bfloat16 and float32."""
 CONV_WIDTH, DRAFTER_WIDTH, RANKS = 4, 15, 16
-MAX_SPLITS, PARTIALS = 16, 64
-"""Of attention's keys: for one request, and for a batch."""
+PROCESSORS = 132
+"""Of an H200: attention splits its keys so that they are full."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,14 @@ class Step:
         """Rows of the tiles that hold a tree."""
         return max(16, 1 << (self.rows - 1).bit_length())
 
-    @property
-    def splits(self) -> int:
-        """Parts that a request's keys are attended in: a power of two."""
-        return 1 << (max(1, min(MAX_SPLITS, PARTIALS // self.batch)).bit_length() - 1)
+
+def splits(dims: Dims, step: Step) -> int:
+    """Parts that a request's keys are attended in."""
+    kv_heads = max(1, dims.kv_heads // step.ranks)
+    members = step.rows * (dims.heads // step.ranks // kv_heads)
+    tiles = Tiles.on(9, PROCESSORS, dims.head_dim, ACTIVATION, members)
+    limit = max(1, min(MAX_SPLITS, max(step.batch, PARTIALS) // step.batch))
+    return best_splits(step.batch * kv_heads * -(-members // tiles.queries), tiles.programs, limit)
 
 
 def works(dims: Dims, step: Step) -> tuple[Work, ...]:
@@ -125,7 +130,7 @@ def _attention(dims: Dims, step: Step) -> Iterator[Work]:
     layers = dims.layers // 4
     heads, kv_heads = dims.heads // step.ranks, max(1, dims.kv_heads // step.ranks)
     keys, out = step.context + step.rows, step.rows * heads * dims.head_dim
-    partial = step.splits * (out + step.rows * heads) * WIDE
+    partial = splits(dims, step) * (out + step.rows * heads) * WIDE
     moved = 2 * keys * kv_heads * dims.head_dim * ACTIVATION + out * ACTIVATION + partial
     yield Work("attention, splits", layers, layers * step.batch * moved, bf16=layers * step.batch * 4 * keys * out)
     yield Work("attention, combine", layers, layers * step.batch * (partial + out * ACTIVATION))

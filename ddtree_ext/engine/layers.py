@@ -51,7 +51,6 @@ class TreeLayers:
         for layer in self.attention.values():
             impl = layer.impl
             if scratch is None:
-                interpreted = step.path.device.type == "cpu"
                 scratch = AttentionScratch.allocate(
                     step.path.shape[0],
                     step.path.shape[1],
@@ -59,8 +58,7 @@ class TreeLayers:
                     impl.num_kv_heads,
                     impl.head_size,
                     step.path.device,
-                    splits=1 if interpreted else None,
-                    wide=interpreted,
+                    itemsize=layer.kv_cache.element_size(),
                 )
             impl.bind(step, scratch)
         groups: list[tuple[int, CompactTable]] = []

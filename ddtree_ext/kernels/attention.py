@@ -236,13 +236,10 @@ def tree_attention(
     if k_cache.dtype != q.dtype or v_cache.dtype != q.dtype:
         types = f"caches are {k_cache.dtype} and {v_cache.dtype}, queries {q.dtype}"
         raise ValueError(f"{types}: tree attention takes one type")
-    splits, group = scratch.splits(requests), heads // scratch.kv_heads
-    block_m, block_n = tile_shape(size, q.element_size(), max_rows * group)
-    block_rows = 16
-    if scratch.wide:
-        block_m, block_n = max(16, triton.next_power_of_2(max_rows * group)), 128
-        block_rows = triton.next_power_of_2(max_rows * heads)
-    row_tiles = triton.cdiv(max_rows * group, block_m)
+    group = heads // scratch.kv_heads
+    tiles = scratch.tiles
+    row_tiles = triton.cdiv(max_rows * group, tiles.queries)
+    splits = scratch.splits(requests, row_tiles)
     _partial_kernel[(requests, scratch.kv_heads, row_tiles * splits)](
         q,
         k_cache,
@@ -264,14 +261,14 @@ def tree_attention(
         GROUP=group,
         N=max_rows,
         D=size,
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
-        MIN_TILES=MIN_KEYS // block_n,
+        BLOCK_M=tiles.queries,
+        BLOCK_N=tiles.keys,
+        MIN_TILES=max(1, MIN_KEYS // tiles.keys),
         UPCAST=q.device.type == "cpu",  # Triton's interpreter multiplies the bit patterns of bfloat16
-        num_warps=8 if size * q.element_size() > 256 else 4,  # fewer warps would spill the accumulators
-        num_stages=2,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
     )
-    _combine_kernel[(requests, triton.cdiv(max_rows * heads, block_rows))](
+    _combine_kernel[(requests, triton.cdiv(max_rows * heads, tiles.combined))](
         scratch.partial,
         scratch.lse,
         query_start_loc,
@@ -282,19 +279,7 @@ def tree_attention(
         HEADS=heads,
         N=max_rows,
         D=size,
-        BLOCK=block_rows,
+        BLOCK=tiles.combined,
         SPLITS=max(2, triton.next_power_of_2(scratch.splits_limit)),
         num_warps=4,
     )
-
-
-def tile_shape(head_size: int, itemsize: int, members: int) -> tuple[int, int]:
-    """(query members, keys) per tile, for shared memory within the 99 KB of sm_86.
-
-    A tile of K or V takes at most 16 KB and a tile of queries at most 32 KB. Two stages of K and V and the queries are
-    then 2 * 2 * 16 + 32 = 96 KB, reached at head size 256 in 16 bits: 64 queries, 32 keys.
-    """
-    line = head_size * itemsize
-    keys = min(64, max(16, (16 << 10) // line))
-    queries = min(64, (32 << 10) // line, max(16, triton.next_power_of_2(members)))
-    return queries, keys

@@ -1,4 +1,4 @@
-"""Where attention over tree rows keeps the partial results of its splits."""
+"""Where attention over tree rows keeps the partial results of its splits, and how it is laid out on a device."""
 
 from __future__ import annotations
 
@@ -16,20 +16,60 @@ HEAD_SIZES = (32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
+class Tiles:
+    """queries (row and head of a KV head's group) and keys of a tile; `combined` of a tile of the second kernel.
+
+    warps and stages of a program of the first kernel, and the programs that a device runs at a time.
+    """
+
+    queries: int
+    keys: int
+    combined: int
+    warps: int
+    stages: int
+    programs: int
+
+    @classmethod
+    def of(cls, device: torch.device, head_size: int, itemsize: int, members: int, rows: int) -> Tiles:
+        """For tiles of `members` queries and `rows` rows of all heads, at most; `itemsize` bytes a number.
+
+        Triton's interpreter takes as long for an operation at any size: one tile for everything there.
+        """
+        if device.type != "cuda":
+            return cls(max(16, power_of_2(members)), 128, power_of_2(rows), warps=4, stages=2, programs=2)
+        properties = torch.cuda.get_device_properties(device)
+        return cls.on(properties.major, properties.multi_processor_count, head_size, itemsize, members)
+
+    @classmethod
+    def on(cls, major: int, processors: int, head_size: int, itemsize: int, members: int) -> Tiles:
+        """For a GPU of that compute capability and so many multiprocessors.
+
+        The block table is read a stage ahead of the keys that it leads to, so two stages would overlap nothing. Within the
+        99 KB of sm_86 three hold two tiles of K and V of 16 KB each, and 64 queries of 32 KB at most.
+        """
+        line = head_size * itemsize
+        queries = min(64, (32 << 10) // line, max(16, power_of_2(members)))
+        warps = 8 if line > 256 else 4  # fewer would spill the accumulators
+        keys = min(64, max(16, (16 << 10) // line))
+        if major >= 9 and line <= 512:
+            return cls(queries, min(64, 2 * keys), 4, warps, stages=3, programs=processors)
+        return cls(queries, keys, 4, warps, stages=3, programs=processors)
+
+
+@dataclass(frozen=True)
 class AttentionScratch:
     """Partial results of the splits, shared by all layers. P = requests x splits, N rows, Hq query heads, D head size.
 
     partial [P, N, Hq, D] float32, every split's normalised output
     lse     [P, N, Hq]    float32, base-2 log-sum-exp of its scores; -inf: the split saw no key
     splits_limit: splits per request at most
-    wide: one tile for all of a request's rows, for Triton's interpreter, where an operation costs the same at any size
     """
 
     partial: torch.Tensor
     lse: torch.Tensor
     kv_heads: int
     splits_limit: int
-    wide: bool = False
+    tiles: Tiles
 
     @classmethod
     def allocate(
@@ -41,33 +81,51 @@ class AttentionScratch:
         head_size: int,
         device: torch.device | str,
         *,
+        itemsize: int = 2,
         splits: int | None = None,
-        wide: bool = False,
+        tiles: Tiles | None = None,
     ) -> AttentionScratch:
-        """Scratch for batches of at most `slots` requests of `rows` tree rows; `splits` fixes the splits per request.
+        """Scratch for batches of at most `slots` requests of `rows` tree rows, of numbers of `itemsize` bytes.
 
         On a GPU a small batch is split up to MAX_SPLITS times and a large one less, so scratch does not grow with both.
-        Off a GPU there is nothing to spread, and two splits are taken.
+        Off a GPU there is nothing to spread. `splits` and `tiles`: those and no others.
         Raises ValueError for head sizes and counts that the kernel does not take.
         """
         if head_size not in HEAD_SIZES:
             raise ValueError(f"tree attention takes head sizes {HEAD_SIZES}, not {head_size}")
         if heads % kv_heads:
             raise ValueError(f"{heads} query heads do not divide among {kv_heads} KV heads")
-        if splits is None and torch.device(device).type == "cuda":
+        device = torch.device(device)
+        if splits is None and device.type == "cuda":
             limit, units = MAX_SPLITS, max(slots, PARTIALS)
         else:
-            limit = splits or 2
+            limit = splits or 1
             units = slots * limit
         return cls(
             partial=torch.zeros(units, rows, heads, head_size, dtype=torch.float32, device=device),
             lse=torch.zeros(units, rows, heads, dtype=torch.float32, device=device),
             kv_heads=kv_heads,
             splits_limit=limit,
-            wide=wide,
+            tiles=tiles or Tiles.of(device, head_size, itemsize, rows * (heads // kv_heads), rows * heads),
         )
 
-    def splits(self, requests: int) -> int:
-        """Splits for a batch of this many requests: a power of two, so that few variants are compiled."""
-        most = max(1, min(self.splits_limit, int(self.partial.shape[0]) // requests))
-        return 1 << (most.bit_length() - 1)
+    def splits(self, requests: int, row_tiles: int) -> int:
+        """Splits for a batch of this many requests, each of `row_tiles` tiles of queries a KV head."""
+        limit = max(1, min(self.splits_limit, int(self.partial.shape[0]) // requests))
+        if self.partial.device.type != "cuda":
+            return limit
+        return best_splits(requests * row_tiles * self.kv_heads, self.tiles.programs, limit)
+
+
+def best_splits(parts: int, programs: int, limit: int) -> int:
+    """In how many splits each of `parts` equal parts ends soonest on a device that runs `programs` of them at a time.
+
+    A split is the shorter the more there are, and all take as many turns as their number fills. Of equals, the fewest:
+    every split leaves partial results to be combined.
+    """
+    return min(range(1, limit + 1), key=lambda splits: (-(-parts * splits // programs) / splits, splits))
+
+
+def power_of_2(number: int) -> int:
+    """The least power of two that is no less."""
+    return 1 << (number - 1).bit_length()

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,7 +27,7 @@ from triton.runtime.jit import JITFunction, mangle_type
 
 from ddtree_ext.core.buffers import TreeBuffers, TreeRows
 from ddtree_ext.kernels.attention import tree_attention
-from ddtree_ext.kernels.attention_scratch import AttentionScratch
+from ddtree_ext.kernels.attention_scratch import AttentionScratch, Tiles
 from ddtree_ext.kernels.build import build_trees
 from ddtree_ext.kernels.compact import CompactTable, compact_kv
 from ddtree_ext.kernels.gather import gather_rows
@@ -36,7 +37,10 @@ from ddtree_ext.kernels.walk import walk_trees
 ARCHS = (86, 90)
 OPTIONS = ("num_warps", "num_stages")
 
-Case = tuple[str, Callable[[], None]]
+PROCESSORS = {86: 84, 90: 132}
+"""Of an RTX A6000 and of an H200."""
+
+Case = tuple[str, Callable[[], None], tuple[int, ...]]
 
 
 def ints(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -49,25 +53,34 @@ def cases() -> Iterator[Case]:
     rows = TreeRows.allocate(2, 128, "cpu")
     one, starts, slots, path = ints(2), ints(3), ints(2, dtype=torch.int64), ints(2, 64)
     draft = torch.zeros(2, 15, 8), ints(2, 15, 8, dtype=torch.int64)
-    yield "15 x 8", partial(build_trees, *draft, one, slots, trees)
-    yield "63 nodes", partial(expand_rows, slots, starts, one, one, trees, rows)
+    yield "15 x 8", partial(build_trees, *draft, one, slots, trees), ARCHS
+    yield "63 nodes", partial(expand_rows, slots, starts, one, one, trees, rows), ARCHS
     tokens = ints(2, 64, dtype=torch.int64)
-    yield "63 nodes", partial(walk_trees, tokens[0], tokens[0], starts, slots, one, trees, tokens, one, path)
-    for size, dtype in ((32, torch.bfloat16), (64, torch.float16), (128, torch.bfloat16), (256, torch.bfloat16)):
-        yield attention(size, dtype, starts, one, rows)
-    yield attention(256, torch.float32, starts, one, rows)
+    yield "63 nodes", partial(walk_trees, tokens[0], tokens[0], starts, slots, one, trees, tokens, one, path), ARCHS
+    kinds = (
+        (32, torch.bfloat16),
+        (64, torch.float16),
+        (128, torch.bfloat16),
+        (256, torch.bfloat16),
+        (256, torch.float32),
+    )
+    for (size, dtype), arch in product(kinds, ARCHS):
+        yield attention(size, dtype, arch, starts, one, rows)
     cache = torch.zeros(4, 2, 784, 4, 256, dtype=torch.bfloat16).unbind(1)
-    yield "784 tokens a block", partial(compact_kv, CompactTable.of([cache]), path, one, starts, one, path, one)
+    yield "784 tokens a block", partial(compact_kv, CompactTable.of([cache]), path, one, starts, one, path, one), ARCHS
     hidden = torch.zeros(8, 5120, dtype=torch.bfloat16)
-    yield "in place", partial(gather_rows, hidden, starts, path, one, one, hidden)
+    yield "in place", partial(gather_rows, hidden, starts, path, one, one, hidden), ARCHS
 
 
-def attention(size: int, dtype: torch.dtype, starts: torch.Tensor, lens: torch.Tensor, rows: TreeRows) -> Case:
-    """24 query and 4 KV heads, as the 27B target has."""
+def attention(
+    size: int, dtype: torch.dtype, arch: int, starts: torch.Tensor, lens: torch.Tensor, rows: TreeRows
+) -> Case:
+    """24 query and 4 KV heads, as the 27B target has; laid out as on that GPU."""
     q, cache = torch.zeros(128, 24, size, dtype=dtype), torch.zeros(4, 16, 4, size, dtype=dtype)
-    scratch = AttentionScratch.allocate(2, 64, 24, 4, size, "cpu", splits=16)
+    tiles = Tiles.on(arch // 10, PROCESSORS[arch], size, dtype.itemsize, 64 * 6)
+    scratch = AttentionScratch.allocate(2, 64, 24, 4, size, "cpu", splits=16, tiles=tiles)
     call = partial(tree_attention, q, cache, cache, ints(2, 2), lens, starts, rows, q, 1.0, scratch)
-    return f"head size {size}, {dtype}", call
+    return f"head size {size}, {dtype}", call, (arch,)
 
 
 def caught(call: Callable[[], None]) -> list[tuple[JITFunction[Any], tuple[Any, ...], dict[str, Any]]]:
@@ -82,7 +95,9 @@ def caught(call: Callable[[], None]) -> list[tuple[JITFunction[Any], tuple[Any, 
     return launches
 
 
-def compiled(kernel: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def compiled(
+    kernel: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, Any], archs: tuple[int, ...]
+) -> Iterator[dict[str, Any]]:
     options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
     bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
     # On the CPU, 16-bit operands are widened for the interpreter's sake; a launch on a GPU does not.
@@ -99,7 +114,7 @@ def compiled(kernel: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, 
         {(place(n),): bound[n] for n in constants},
         {(place(n),): [["tt.divisibility", 16]] for n in aligned},
     )
-    for arch in ARCHS:
+    for arch in archs:
         built = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
         yield {"kernel": kernel.__name__, "arch": arch, "shared": built.metadata.shared, **usage(built.asm["cubin"])}
 
@@ -123,9 +138,9 @@ def usage(cubin: bytes) -> dict[str, int]:
 
 
 def main() -> None:
-    for name, call in cases():
+    for name, call, archs in cases():
         for launch in caught(call):
-            for line in compiled(*launch):
+            for line in compiled(*launch, archs):
                 sys.stdout.write(json.dumps({"case": name, **line}) + "\n")
 
 

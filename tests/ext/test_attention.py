@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,8 +15,8 @@ from hypothesis import strategies as st
 
 from ddtree_ext.core.buffers import TreeRows
 from ddtree_ext.core.tree import Tree
-from ddtree_ext.kernels.attention import tile_shape, tree_attention
-from ddtree_ext.kernels.attention_scratch import AttentionScratch
+from ddtree_ext.kernels.attention import tree_attention
+from ddtree_ext.kernels.attention_scratch import AttentionScratch, Tiles, best_splits
 from ddtree_ext.kernels.rows import expand_rows
 
 POISON = 1234.0
@@ -77,8 +79,16 @@ def check(model: Model, requests: list[Request], budget: int, *, splits: int, se
     rows = TreeRows.allocate(len(requests), sum(lengths), DEVICE)
     is_tree = int32([r.tree is not None for r in requests])
     expand_rows(torch.arange(len(requests)), starts(lengths), int32(seq_lens), is_tree, trees, rows)
+    group = model.heads // model.kv_heads
     scratch = AttentionScratch.allocate(
-        len(requests), budget + 1, model.heads, model.kv_heads, model.size, DEVICE, splits=splits
+        len(requests),
+        budget + 1,
+        model.heads,
+        model.kv_heads,
+        model.size,
+        DEVICE,
+        splits=splits,
+        tiles=Tiles.on(8, 84, model.size, model.dtype.itemsize, (budget + 1) * group),  # as on a GPU: several of them
     )
     scratch.partial.fill_(torch.nan)
     scratch.lse.fill_(torch.nan)
@@ -150,19 +160,42 @@ def test_a_long_prefix_fills_many_splits() -> None:
     check(Model(4, 2, 32, 16), [Request(1500, 7, tree), Request(0, 7, tree)], 6, splits=8, seed=4)
 
 
-@pytest.mark.parametrize("size", [32, 64, 128, 256])
-@pytest.mark.parametrize("itemsize", [2, 4])
-def test_tiles_stay_within_the_memory_they_are_planned_for(size: int, itemsize: int) -> None:
-    queries, keys = tile_shape(size, itemsize, 384)
-    assert (queries + 2 * 2 * keys) * size * itemsize <= 96 << 10
-    assert min(queries, keys) >= 16
+def test_an_interpreter_takes_one_tile_for_everything() -> None:
+    tiles = Tiles.of(torch.device("cpu"), 64, 2, members=6 * 20, rows=24 * 20)
+    assert (tiles.queries, tiles.combined) == (128, 512)
 
 
 def test_large_batches_are_split_less() -> None:
-    scratch = AttentionScratch.allocate(4, 3, 4, 2, 32, DEVICE, splits=16)
-    assert [scratch.splits(r) for r in (1, 4)] == [16, 16]
+    scratch = AttentionScratch.allocate(4, 3, 4, 2, 32, "cpu", splits=16)
+    assert [scratch.splits(r, 1) for r in (1, 4)] == [16, 16]
     few = AttentionScratch.allocate(5, 3, 4, 2, 32, "cpu")
-    assert [few.splits(r) for r in (1, 5)] == [2, 2]
+    assert [few.splits(r, 1) for r in (1, 5)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "splits"),
+    [
+        (12, 11),  # one turn of 132
+        (8, 16),  # the limit
+        (64, 2),  # one turn of 128
+        (132, 1),  # a full turn already
+        (96, 11),  # eight full turns, each an eleventh as long as one that is three quarters full
+    ],
+)
+def test_keys_are_split_so_that_the_device_is_full(parts: int, splits: int) -> None:
+    assert best_splits(parts, 132, 16) == splits
+
+
+@given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 16))
+def test_no_other_number_of_splits_ends_sooner(parts: int, programs: int, limit: int) -> None:
+    def turns(splits: int) -> Fraction:
+        return Fraction(math.ceil(Fraction(parts * splits, programs)), splits)
+
+    best = best_splits(parts, programs, limit)
+    assert 1 <= best <= limit
+    assert all(
+        turns(best) < turns(other) or (turns(best) == turns(other) and best <= other) for other in range(1, limit + 1)
+    )
 
 
 def test_what_the_kernel_cannot_take_is_refused() -> None:

@@ -17,7 +17,6 @@ from gdn_batch import chain, random_batch, random_layer, tree, verify
 from benchmarks.gpu import roofline
 from benchmarks.gpu.dims import QWEN36_27B, TINY
 from benchmarks.gpu.roofline import A6000, H200, Card, Step, Work, works
-from ddtree_ext.kernels import attention_scratch
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash
 
 ONE_LAYER = replace(TINY, layers=1, gdn_k_heads=2, gdn_v_heads=6, gdn_dim=32)
@@ -97,8 +96,8 @@ def test_flops_are_the_products_that_the_kernels_compute(rng: torch.Generator, r
 
 class TestStep:
     def test_splits_are_those_of_the_scratch(self) -> None:
-        assert (roofline.MAX_SPLITS, roofline.PARTIALS) == (attention_scratch.MAX_SPLITS, attention_scratch.PARTIALS)
-        assert [Step(batch, 15, 0).splits for batch in (1, 4, 5, 8, 64, 100)] == [16, 16, 8, 8, 1, 1]
+        found = [roofline.splits(QWEN36_27B, Step(batch, 31, 0)) for batch in (1, 8, 64, 100)]
+        assert found == [11, 4, 1, 1]
 
     def test_two_ranks_halve_what_is_sharded(self) -> None:
         for kernel in ("conv_tree", "solve_tree", "apply_tree", "commit_tree", "attention, splits", "compact_kv"):
