@@ -29,6 +29,8 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         narrow = copy.copy(vllm_config)
         narrow.speculative_config = copy.copy(vllm_config.speculative_config)
         narrow.speculative_config.num_speculative_tokens = drafter_width(vllm_config)
+        # Budgets by batch size are the tree's: whatever they are, the drafter's pass has its own width.
+        narrow.speculative_config.num_speculative_tokens_per_batch_size = None
         super().__init__(narrow, device)
         self.topk = min(DDTreeOptions.from_config(vllm_config).topk, self.budget, self.vocab_size)
         self._step: VerifyStep | None = None

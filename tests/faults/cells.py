@@ -63,5 +63,6 @@ CELLS = (
     _cell(INSTALL, TWO_DEPLOYERS, {OK}, _NEW),
 )
 
-# Of `make test`: on the box of the main job, where both deployments have the same drafter and the same release.
+# Of the tests of the main job, on its box, where both deployments have the same drafter and the same release: what most is at
+# stake in runs in `make test`, the other in `make test-full` too.
 SAMPLE = tuple(cell for cell in CELLS if cell.cause is TOOL_KILLED and cell.step in (PUSH, GATE))

@@ -18,6 +18,8 @@ REPO = Path(__file__).resolve().parents[3]
 PAIRS = Path(os.environ.get("DDTREE_PAIRS", REPO / "build" / "pairs"))
 DEVICE = os.environ.get("DDTREE_TEST_DEVICE", "cpu")
 """cpu: vLLM's CPU build with interpreted kernels. cuda: a GPU, compiled kernels, CUDA graphs."""
+LIMIT = float(os.environ.get("DDTREE_TEST_LIMIT", "10800"))
+"""Seconds for one engine; one that takes longer says where it is, and ends."""
 NO_PLUGINS = "none"
 """A value of VLLM_PLUGINS that names no plugin: ours is absent then."""
 
@@ -67,7 +69,7 @@ class Answer:
     rows: list[dict[str, Any]]
 
 
-def run(job: Job, timeout: float = 3 * 3600.0) -> Answer:
+def run(job: Job) -> Answer:
     """Runs the job in a fresh process; raises AssertionError with its output when it fails."""
     environment = _environment(job)
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +81,7 @@ def run(job: Job, timeout: float = 3 * 3600.0) -> Answer:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=LIMIT + 60,
             check=False,
         )
         assert done.returncode == 0, f"{job.arm} on {job.pair} failed:\n{done.stdout[-4000:]}\n{done.stderr[-12000:]}"

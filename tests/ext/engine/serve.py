@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.ext.engine.job import DEVICE, PAIRS, Answer, Ask, Job, load
+from tests.ext.engine.job import DEVICE, LIMIT, PAIRS, Answer, Ask, Job, load
 
 WORKERS = {"cpu": "ddtree_ext.engine.cpu_worker.DDTreeCPUWorker", "cuda": "ddtree_ext.engine.worker.DDTreeWorker"}
 
@@ -100,6 +101,7 @@ def metrics(llm: Any) -> dict[str, Any]:
 
 
 def main() -> None:
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
     job = load(Path(sys.argv[1]))
     from vllm import LLM
 
