@@ -13,19 +13,16 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from tenacity import Retrying, retry_if_exception_type
-
 from deployer.errors import DeployError
 from deployer.hub import failure, state
 from deployer.hub.request import RUN, Request
 from deployer.hub.state import State
 from deployer.plan.layout import Layout
 from deployer.plan.step import Progress
-from deployer.push import file, remote
-from deployer.push.file import Patience
+from deployer.push import remote
 from deployer.push.pace import Meter
+from deployer.push.patience import Patience, attempts
 from deployer.transport.base import Transport
-from deployer.transport.faults import LineBroken
 
 EVERY = 1.0  # seconds between two looks
 ATTEMPTS, LONGEST = 8, 16.0  # of the host's side, in a row that brought nothing; seconds between two
@@ -84,7 +81,7 @@ def start(transport: Transport, layout: Layout, request: Request, python: str, h
         "remote_fetch.py": Path(__file__).with_name("remote_fetch.py").read_text(encoding="utf-8"),
         "remote.py": Path(remote.__file__).read_text(encoding="utf-8"),
     }
-    state.ask(transport, "prepare", folder, texts)
+    state.REMOTE.ask(transport, "prepare", folder, texts)
     if token:
         transport.write(token.reveal().encode(), place, mode=0o600, sudo=True)
     words = ["systemd-run", "--quiet", "--collect", f"--unit={request.unit}"]
@@ -100,16 +97,10 @@ def watched(transport: Transport, layout: Layout, request: Request, progress: Pr
     """Shows how far it is until it has ended. A broken line is connected anew: nothing is lost by that."""
     patience, looks = Patience(), count()
     patience.found(next(looks))  # it was reached a moment ago
-    for attempt in Retrying(
-        retry=retry_if_exception_type(LineBroken),
-        stop=patience.over,
-        wait=patience.pause,
-        before_sleep=partial(file.renew, transport, progress),
-        reraise=True,
-    ):
+    for attempt in attempts(transport, patience, progress):
         with attempt:
             return _watched(transport, layout, request, progress, patience, looks)
-    raise AssertionError("Retrying ends by returning or raising")
+    raise AssertionError("attempts end by returning or raising")
 
 
 def _watched(
@@ -122,7 +113,7 @@ def _watched(
 ) -> State:
     meter = Meter(progress, total=0)
     try:
-        while (found := file.reached(patience, partial(state.read, transport, layout, request))).active:
+        while (found := patience.reached(partial(state.read, transport, layout, request))).active:
             patience.found(next(looks))
             if found.status and found.status.total:
                 meter.total = found.status.total

@@ -32,7 +32,7 @@ def check(transport: Transport, layout: Layout, request: Request, model: Model) 
     weights = {name: path for name, path in paths.items() if name.endswith(model_folder.WEIGHTS)}
     texts = {name: path for name, path in paths.items() if name == CONFIG or name.endswith(model_folder.INDEX)}
     checked = {name: path for name, path in paths.items() if name.endswith(".json")}
-    answer = state.ask(transport, "heads", weights, texts, checked)
+    answer = state.REMOTE.ask(transport, "heads", weights, texts, checked)
     damaged = tuple(f"{name}: is not JSON: {why}" for name, why in answer["damaged"].items())
     remedy = (
         f"its authors published it so: see {request.page}/discussions, or name another [{request.section}] revision"

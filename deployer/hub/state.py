@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployer.errors import TransferError
 from deployer.hub import remote_state
 from deployer.hub.request import Request
 from deployer.plan.layout import Layout
-from deployer.push import digest
+from deployer.push.digest import Script
 from deployer.push.model import Blob, Model
 from deployer.transport.base import Transport
 
-SCRIPT = Path(remote_state.__file__).read_text(encoding="utf-8")
+REMOTE = Script(
+    Path(remote_state.__file__).read_text(encoding="utf-8"),
+    failed="looking after the fetch failed",
+    remedy="see df, mount and dmesg there; what was fetched is kept, run the same again",
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class State:
 
 def read(transport: Transport, layout: Layout, request: Request) -> State:
     """Looks; no effect. Raises TransferError."""
-    answer = ask(transport, "state", request.folder(layout), request.unit)
+    answer = REMOTE.ask(transport, "state", request.folder(layout), request.unit)
     status, record = answer["status"], answer["record"]
     return State(
         active=answer["active"],
@@ -81,17 +82,3 @@ def read(transport: Transport, layout: Layout, request: Request) -> State:
 
 def _listed(file: dict[str, Any]) -> Listed:
     return Listed(file["name"], file["size"], file["sha256"])
-
-
-def ask(transport: Transport, verb: str, *words: Any) -> Any:
-    """Runs a verb of remote_state.py on the host, as root; what it printed. Raises TransferError."""
-    program = digest.call(SCRIPT, verb, *words).encode()
-    command = shlex.join([*digest.PYTHON, "-"])
-    result = transport.run(command, sudo=True, check=False, timeout=digest.TIMEOUT, stdin=program)
-    if not result.ok:
-        raise TransferError(
-            f"the fetch cannot be looked at: {result.stderr.strip()[-400:]}",
-            where=transport.name,
-            remedy="see df, mount and dmesg there; what was fetched is kept, run the same again",
-        )
-    return json.loads(result.stdout) if result.stdout else None

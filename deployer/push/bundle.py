@@ -5,16 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-
-from tenacity import Retrying, retry_if_exception_type
 
 from deployer.plan.step import Progress
 from deployer.push import digest, file
-from deployer.push.file import Patience, Sending
+from deployer.push.file import Sending
 from deployer.push.pace import limited
+from deployer.push.patience import Patience, attempts
 from deployer.transport.base import Transport
-from deployer.transport.faults import LineBroken
 
 SMALL = 1 << 20  # bytes; larger files go one by one, each continued at its own byte
 LOAD = 32 << 20  # bytes in one stream, all in memory
@@ -42,13 +39,7 @@ def send_load(
     Raises TransferError.
     """
     patience, total = Patience(), sum(sending.size for sending in sendings)
-    for attempt in Retrying(
-        retry=retry_if_exception_type(LineBroken),
-        stop=patience.over,
-        wait=patience.pause,
-        before_sleep=partial(file.renew, transport, progress),
-        reraise=True,
-    ):
+    for attempt in attempts(transport, patience, progress):
         with attempt:
             left = _left(transport, sendings) if patience.begun else list(sendings)
             patience.found(len(sendings) - len(left))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.checkpoint import content
+from deployer.errors import TransferError
 from deployer.plan import reading
 from deployer.push import remote
 from deployer.transport.base import Result, Transport
@@ -87,7 +88,28 @@ def _batches(paths: Sequence[str]) -> Iterator[list[str]]:
 
 def helper(transport: Transport, verb: str, *words: Any, check: bool) -> Result:
     """Runs a verb of remote.py on the host, as root; `words` are what JSON can say."""
-    program = call(SCRIPT, verb, *words).encode()
+    return _run(transport, SCRIPT, verb, words, check)
+
+
+@dataclass(frozen=True)
+class Script:
+    """Another program that runs on the host like remote.py; what to say when one of its verbs fails, what to do then."""
+
+    text: str
+    failed: str
+    remedy: str
+
+    def ask(self, transport: Transport, verb: str, *words: Any) -> Any:
+        """What a verb printed, as JSON; None if it printed nothing. Raises TransferError."""
+        result = _run(transport, self.text, verb, words, check=False)
+        if not result.ok:
+            said = result.stderr.strip()[-400:]
+            raise TransferError(f"{self.failed} ({verb}): {said}", where=transport.name, remedy=self.remedy)
+        return json.loads(result.stdout) if result.stdout else None
+
+
+def _run(transport: Transport, script: str, verb: str, words: Sequence[Any], check: bool) -> Result:
+    program = call(script, verb, *words).encode()
     return transport.run(shlex.join([*PYTHON, "-"]), sudo=True, check=check, timeout=TIMEOUT, stdin=program)
 
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import BinaryIO, cast
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type
-
-from deployer.errors import TransferError
 from deployer.plan.step import Progress
 from deployer.push import digest, failure, openssh
 from deployer.push.pace import limited
+from deployer.push.patience import Patience, attempts
 from deployer.push.remote import DAMAGED
 from deployer.transport.base import Result, Transport
-from deployer.transport.faults import LineBroken
 
-T = TypeVar("T")
 STALL = 60.0  # seconds without a byte
 
 
@@ -41,34 +36,6 @@ class Sending:
         return self.source.stat().st_size
 
 
-@dataclass
-class Patience:
-    """When to give up: after so many attempts in a row that brought nothing. About a minute, so that a host may
-    restart meanwhile. A line that breaks again and again but carries something in between is not given up.
-    """
-
-    attempts: int = 8
-    longest: float = 16.0  # seconds between two attempts
-    _best: int = field(default=-1, init=False)
-    _fruitless: int = field(default=0, init=False)
-
-    def found(self, offset: int) -> None:
-        """An attempt begins, with so many bytes there."""
-        if offset > self._best:
-            self._best, self._fruitless = offset, 0
-
-    @property
-    def begun(self) -> bool:
-        return self._best >= 0
-
-    def over(self, _: RetryCallState) -> bool:
-        self._fruitless += 1
-        return self._fruitless >= self.attempts
-
-    def pause(self, _: RetryCallState) -> float:
-        return float(min(self.longest, 0.5 * 2 ** (self._fruitless - 1)))
-
-
 def send(
     transport: Transport, sending: Sending, progress: Progress, *, by_ssh: bool, limit: float | None = None
 ) -> None:
@@ -76,25 +43,12 @@ def send(
     raises TransferError, .part kept.
     """
     patience = Patience()
-
-    for attempt in Retrying(
-        retry=retry_if_exception_type(LineBroken),
-        stop=patience.over,
-        wait=patience.pause,
-        before_sleep=partial(renew, transport, progress),
-        reraise=True,
-    ):
+    for attempt in attempts(transport, patience, progress):
         with attempt:
             start = _begun(transport, sending, patience)
             if start:
                 progress.say(f"{sending.source.name}: continuing at {start} of {sending.size} bytes")
             publish(transport, sending, _transfer(transport, sending, start, progress, by_ssh, limit))
-
-
-def renew(transport: Transport, progress: Progress, state: RetryCallState) -> None:
-    """Between two attempts: says what broke, and drops the connection, since a stalled one looks whole."""
-    progress.say(f"{str(state.outcome.exception() if state.outcome else '').splitlines()[0]}; continuing")
-    transport.close()
 
 
 def offset(transport: Transport, sending: Sending) -> int:
@@ -119,19 +73,9 @@ def offset(transport: Transport, sending: Sending) -> int:
 
 def _begun(transport: Transport, sending: Sending, patience: Patience) -> int:
     """Where this attempt starts."""
-    start = reached(patience, partial(offset, transport, sending))
+    start = patience.reached(partial(offset, transport, sending))
     patience.found(start)
     return start
-
-
-def reached(patience: Patience, action: Callable[[], T]) -> T:
-    """What `action` says. A host that was reached before and is not now is restarting, as far as we know."""
-    try:
-        return action()
-    except TransferError as error:
-        if isinstance(error, LineBroken | failure.WriteError) or not patience.begun:
-            raise
-        raise LineBroken(error.what, where=error.where, remedy=error.remedy) from error
 
 
 def _transfer(

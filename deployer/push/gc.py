@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from deployer.errors import TransferError
 from deployer.hub import state
 from deployer.hub.request import requests
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.plan.step import Plan, Progress, Step
-from deployer.push import digest, remote_gc
+from deployer.push import remote_gc
+from deployer.push.digest import Script
 from deployer.push.model import drafter, target
 from deployer.push.pace import amount
 from deployer.transport.base import Transport
 
-SCRIPT = Path(remote_gc.__file__).read_text(encoding="utf-8")
+REMOTE = Script(
+    Path(remote_gc.__file__).read_text(encoding="utf-8"),
+    failed="looking after the models failed",
+    remedy="see df, mount and dmesg there; what was not removed is whole, run it again",
+)
 YOUNG = 86_400.0  # seconds; a store entry without a model may belong to a push that goes on tomorrow
 _OURS = re.compile(r"^[a-z0-9.-]+-[0-9a-f]{12}$")
 
@@ -75,7 +77,7 @@ def plan(inventory: Inventory, transport: Transport) -> Plan:
 def survey(inventory: Inventory, transport: Transport) -> Survey:
     """Reads; no effect. A deployment's record counts while its release is there: without it nobody can go back."""
     layout = Layout.of(inventory)
-    answer = _ask(transport, "survey", layout.models, [inventory.target.path], _texts(transport, layout))
+    answer = REMOTE.ask(transport, "survey", layout.models, [inventory.target.path], _texts(transport, layout))
     references: dict[str, list[str]] = {}
     for link, points in answer["links"].items():
         references.setdefault(points.rpartition("/")[2], []).append(f"link {link}")
@@ -144,7 +146,7 @@ def _step(inventory: Inventory, transport: Transport, layout: Layout, verdict: V
         # Asked again under the lock: a push or a deployment may have come in between.
         now = {again.path: again for again in judge(survey(inventory, transport), _wanted(inventory, transport))}
         if (again := now.get(verdict.path)) and not again.keep:
-            _ask(transport, "remove", [path])
+            REMOTE.ask(transport, "remove", [path])
         else:
             progress.say(f"left alone: {again.reason if again else 'it is gone already'}")
 
@@ -182,16 +184,3 @@ def _texts(transport: Transport, layout: Layout) -> list[str]:
         "/etc/systemd/system/*.service.d/*.conf",
         "/run/systemd/transient/*.service",
     ]
-
-
-def _ask(transport: Transport, verb: str, *words: Any) -> Any:
-    program = digest.call(SCRIPT, verb, *words).encode()
-    command = shlex.join([*digest.PYTHON, "-"])
-    result = transport.run(command, sudo=True, check=False, timeout=digest.TIMEOUT, stdin=program)
-    if not result.ok:
-        raise TransferError(
-            f"{verb} of the models failed: {result.stderr.strip()[-400:]}",
-            where=transport.name,
-            remedy="see df, mount and dmesg there; what was not removed is whole, run it again",
-        )
-    return json.loads(result.stdout) if result.stdout else None

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from functools import partial
-
-from tenacity import Retrying, retry_if_exception_type
 
 from deployer.errors import PreflightError
 from deployer.facts import disk
 from deployer.facts.stage import RESERVE
 from deployer.plan.step import Progress
 from deployer.push import digest, file, openssh
-from deployer.push.file import Patience, Sending
+from deployer.push.file import Sending
 from deployer.push.openssh import Way
 from deployer.push.pace import amount
+from deployer.push.patience import Patience, attempts
 from deployer.transport.base import Transport
-from deployer.transport.faults import LineBroken
 from deployer.transport.pct import PctTransport
 
 
@@ -57,13 +54,7 @@ def bring(transport: PctTransport, stage: str, sending: Sending, progress: Progr
     """From the node into the container, checked there by SHA-256, and only then named. Raises TransferError."""
     patience, name = Patience(), sending.source.name
     folder, part = shlex.quote(sending.remote.rpartition("/")[0]), shlex.quote(sending.part)
-    for attempt in Retrying(
-        retry=retry_if_exception_type(LineBroken),
-        stop=patience.over,
-        wait=patience.pause,
-        before_sleep=partial(file.renew, transport, progress),
-        reraise=True,
-    ):
+    for attempt in attempts(transport, patience, progress):
         with attempt:
             # Removed, not overwritten: an older `pct push`, cut off and not yet dead, then writes to no name at all.
             made = transport.run(f"export LC_ALL=C; umask 022; mkdir -p {folder} && rm -f {part}", check=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fakes import FakeTransport
+from serving import applied
 
 from deployer.errors import GateError, InstallError, PreflightError, RollbackError
 from deployer.fleet import plan as planned
@@ -18,8 +19,6 @@ from deployer.fleet import status
 from deployer.fleet.inventory import Router
 from deployer.inventory.load import load
 from deployer.inventory.model import Inventory
-from deployer.plan.apply import Silent, run
-from deployer.plan.step import Plan
 from deployer.transport.base import Result
 
 UNIT = "/etc/systemd/system/ddtree-router.service"
@@ -166,11 +165,6 @@ def _two_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def router(**serve: Any) -> Router:
     return Router.model_validate({"name": "edge", "group": "pair", "ssh": {"host": "kpro5"}, "serve": serve})
-
-
-def applied(made: Plan) -> Plan:
-    run(made, Silent())
-    return made
 
 
 def test_a_first_router_is_installed_proved_and_started_and_then_there_is_nothing_to_do(

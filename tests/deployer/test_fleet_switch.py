@@ -42,16 +42,6 @@ class Recorded:
 
 
 @pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
-def host(machine: Machine) -> Host:
-    return Host(machine)
-
-
-@pytest.fixture
 def traffic(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """A first deployment serves, and the log begins after it."""
     recorded = Recorded(machine)

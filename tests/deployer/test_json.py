@@ -60,11 +60,6 @@ def box(tmp_path: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
 def standin(machine: Machine) -> Host:
     """The serve room's stand-in for a host, which can be locked, too."""
     box = Host(machine)

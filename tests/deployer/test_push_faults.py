@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fakes import FakeTransport
 from line import broken
 from material import REPOSITORY
 from recorder import Recorder
@@ -25,7 +26,8 @@ from deployer.facts.disk import Disk
 from deployer.inventory.model import Ssh
 from deployer.push import bundle, failure, file
 from deployer.push.bundle import loads, send_load
-from deployer.push.file import Patience, Sending, send
+from deployer.push.file import Sending, send
+from deployer.push.patience import Patience, attempts
 from deployer.transport.faults import LineBroken
 from deployer.transport.local import LocalTransport
 from deployer.transport.ssh import SshTransport
@@ -154,6 +156,21 @@ def test_patience_ends_after_attempts_that_brought_nothing_and_only_then() -> No
     assert patience.pause(state) == 1.0  # type: ignore[arg-type]
     patience.found(5)
     assert patience.over(state)  # type: ignore[arg-type]
+
+
+def test_only_a_broken_line_is_tried_again_on_a_new_connection() -> None:
+    box, recorder, faults = FakeTransport({}), Recorder(), [LineBroken("cut", where="box", remedy="again"), None]
+    for attempt in attempts(box, Patience(longest=0.01), recorder):
+        with attempt:
+            if fault := faults.pop(0):
+                raise fault
+    assert (faults, box.commands, recorder.lines) == ([], ["close"], ["cut; continuing"])
+    other = attempts(box, Patience(), recorder)
+    with next(other):
+        raise TransferError("no room", where="box", remedy="make some")
+    with pytest.raises(TransferError, match="no room"):
+        next(other)
+    assert box.commands == ["close"]
 
 
 def test_a_line_that_never_holds_is_given_up_with_the_part_kept(
