@@ -98,7 +98,12 @@ def options(ask: Ask) -> dict[str, Any]:
 
 
 def environment(ask: Ask) -> dict[str, str]:
-    """The process's environment: offline, one process, loopback; no plugin of vLLM's but for the tree."""
+    """The process's environment."""
+    return alone(ask.device, plugins=ask.kind == "tree") | {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+
+
+def alone(device: str, *, plugins: bool) -> dict[str, str]:
+    """The environment of an engine on cpu or cuda: offline, one process, loopback; vLLM's plugins only with `plugins`."""
     kept = {name: value for name, value in os.environ.items() if name not in ("DDTREE_COUNTERS_DIR", "VLLM_PLUGINS")}
     kept |= {
         "HF_HUB_OFFLINE": "1",
@@ -108,12 +113,11 @@ def environment(ask: Ask) -> dict[str, str]:
         "VLLM_HOST_IP": "127.0.0.1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "PYTHONPATH": os.pathsep.join([str(REPO), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    if ask.device == "cpu":
+    if device == "cpu":
         kept |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    if ask.kind != "tree":
+    if not plugins:
         kept["VLLM_PLUGINS"] = "none"  # names no plugin
     return kept
 

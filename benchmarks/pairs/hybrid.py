@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from benchmarks.pairs import curve, library, training
+from benchmarks.pairs import curve, library, qwen3_5, training
 
 LOOK = 15.0
 """Seconds between two looks at held-out text; each also saves a checkpoint."""
@@ -48,43 +48,19 @@ class Shape:
 
 def config(shape: Shape) -> dict[str, Any]:
     """config.json of the target."""
-    return {
-        "architectures": ["Qwen3_5ForCausalLM"],
-        "model_type": "qwen3_5_text",
-        "vocab_size": shape.vocabulary,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.ffn,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": 64,
-        "hidden_act": "silu",
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-6,
-        "attention_bias": False,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "eos_token_id": 0,
-        "pad_token_id": 0,
-        "use_cache": True,
-        "full_attention_interval": 4,
-        "layer_types": ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(shape.layers)],
-        "attn_output_gate": True,
-        "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": shape.gdn_head,
-        "linear_value_head_dim": shape.gdn_head,
-        "linear_num_key_heads": shape.gdn_k_heads,
-        "linear_num_value_heads": shape.gdn_v_heads,
-        "mamba_ssm_dtype": "float32",
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1e7,
-            "partial_rotary_factor": 0.25,
-            "mrope_section": [3, 3, 2],
-            "mrope_interleaved": True,
-        },
-        "partial_rotary_factor": 0.25,
-    }
+    return qwen3_5.config(
+        vocabulary=shape.vocabulary,
+        hidden=shape.hidden,
+        ffn=shape.ffn,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        gdn_head=shape.gdn_head,
+        gdn_k_heads=shape.gdn_k_heads,
+        gdn_v_heads=shape.gdn_v_heads,
+        end=0,
+        pad=0,
+    )
 
 
 def text_of(shape: Shape) -> library.Library:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from benchmarks.pairs import qwen3_5
 from tests.pairs.tokenizer import EOS, MASK, PAD, VOCAB
 
 Kind = Literal["dense", "hybrid", "hybrid128"]
@@ -45,31 +46,20 @@ def _dense() -> dict[str, Any]:
 
 
 def _hybrid(layers: int, gdn_head: int, k_heads: int, v_heads: int) -> dict[str, Any]:
-    """The text half of Qwen3.5: three Gated DeltaNet layers, then one of gated full attention, and so on."""
-    return {
-        "architectures": ["Qwen3_5ForCausalLM"],
-        "model_type": "qwen3_5_text",
-        **_COMMON,
-        "num_hidden_layers": layers,
-        "full_attention_interval": 4,
-        "layer_types": ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)],
-        "attn_output_gate": True,
-        "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": gdn_head,
-        "linear_value_head_dim": gdn_head,
-        "linear_num_key_heads": k_heads,
-        "linear_num_value_heads": v_heads,
-        "mamba_ssm_dtype": "float32",
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1e7,
-            "partial_rotary_factor": 0.25,
-            "mrope_section": [3, 3, 2],
-            "mrope_interleaved": True,
-        },
-        "partial_rotary_factor": 0.25,
-        "pad_token_id": PAD,
-    }
+    """The text half of Qwen3.5, with the sizes that all pairs have in common."""
+    return qwen3_5.config(
+        vocabulary=VOCAB,
+        hidden=HIDDEN,
+        ffn=_COMMON["intermediate_size"],
+        layers=layers,
+        heads=_COMMON["num_attention_heads"],
+        kv_heads=_COMMON["num_key_value_heads"],
+        gdn_head=gdn_head,
+        gdn_k_heads=k_heads,
+        gdn_v_heads=v_heads,
+        end=EOS,
+        pad=PAD,
+    )
 
 
 def target(kind: Kind) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.pairs import qwen3_5
 from tests.pairs import configs, drafter, target
 from tests.pairs.prompts import DEMO_PROMPT, NEW_TOKENS, PROMPTS
 
@@ -43,6 +44,7 @@ def stamp(kind: configs.Kind, block_size: int) -> str:
     digest = hashlib.sha256(f"{kind} {block_size} torch {torch.__version__}".encode())
     for name in SOURCES:
         digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
+    digest.update(Path(qwen3_5.__file__).read_bytes())
     return digest.hexdigest() + "\n"
 
 

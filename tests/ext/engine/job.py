@@ -14,14 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.pairs.engine import alone
+
 REPO = Path(__file__).resolve().parents[3]
 PAIRS = Path(os.environ.get("DDTREE_PAIRS", REPO / "build" / "pairs"))
 DEVICE = os.environ.get("DDTREE_TEST_DEVICE", "cpu")
 """cpu: vLLM's CPU build with interpreted kernels. cuda: a GPU, compiled kernels, CUDA graphs."""
 LIMIT = float(os.environ.get("DDTREE_TEST_LIMIT", "10800"))
 """Seconds for one engine; one that takes longer says where it is, and ends."""
-NO_PLUGINS = "none"
-"""A value of VLLM_PLUGINS that names no plugin: ours is absent then."""
 
 
 Answered = TypeVar("Answered")
@@ -71,14 +71,13 @@ class Answer:
 
 def run(job: Job) -> Answer:
     """Runs the job in a fresh process; raises AssertionError with its output when it fails."""
-    environment = _environment(job)
     with tempfile.TemporaryDirectory() as folder:
         ask, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
         ask.write_text(json.dumps(asdict(job)))
         done = subprocess.run(
             [sys.executable, "-m", "tests.ext.engine.serve", str(ask), str(answer)],
             cwd=REPO,
-            env=environment,
+            env=alone(DEVICE, plugins=job.arm == "tree"),
             capture_output=True,
             text=True,
             timeout=LIMIT + 60,
@@ -88,31 +87,9 @@ def run(job: Job) -> Answer:
         return Answer(**json.loads(answer.read_text()))
 
 
-def _environment(job: Job) -> dict[str, str]:
-    inherited = {
-        name: value for name, value in os.environ.items() if name not in ("DDTREE_COUNTERS_DIR", "VLLM_PLUGINS")
-    }
-    search = [str(REPO), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = inherited | {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "PYTHONPATH": os.pathsep.join(search),
-    }
-    if DEVICE == "cpu":
-        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    if job.arm != "tree":
-        environment["VLLM_PLUGINS"] = NO_PLUGINS
-    return environment
-
-
 @cache
 def _engines() -> ThreadPoolExecutor:
-    """As many engines at a time as there are processors: each computes in one thread (see `_environment`)."""
+    """As many engines at a time as there are processors: each computes in one thread (see `alone`)."""
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="engine")
 
 
