@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,21 +10,13 @@ import pytest
 
 from tests.faults.scene import staging
 from tests.faults.table import pytest_terminal_summary
+from tests.faults.tool import PROGRAM, Ended, Tool
 from tests.lab.box import Lab
 from tests.lab.fixture import staging_lab
 
 __all__ = ["pytest_terminal_summary", "staging_lab"]
 REPO = Path(__file__).resolve().parents[2]
 DRAIN = 60  # seconds that running requests are given when the service stops
-
-
-@dataclass(frozen=True)
-class Ran:
-    """One call of the tool, as a shell sees it."""
-
-    code: int
-    output: str
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -36,29 +27,18 @@ class Deployer:
     lab: Lab
 
     def command(self, verb: str, *options: str) -> list[str]:
-        return [str(REPO / "build/venv/bin/ddtree-deploy"), verb, str(self.inventory), *options]
+        return [str(PROGRAM), verb, str(self.inventory), *options]
 
     def started(self, verb: str, *options: str) -> subprocess.Popen[str]:
         """The same, running; its stdout is read here."""
         return subprocess.Popen(self.command(verb, *options), cwd=REPO, stdout=subprocess.PIPE, text=True)
 
-    def run(self, verb: str, *options: str, timeout: float = 1500) -> Ran:
+    def run(self, verb: str, *options: str, timeout: float = 1500) -> Ended:
         """`ddtree-deploy VERB INVENTORY OPTIONS`."""
-        began = time.monotonic()
-        done = subprocess.run(
-            self.command(verb, *options),
-            cwd=REPO,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout + done.stderr, time.monotonic() - began)
+        return Tool(verb, self.inventory, *options).ended(timeout)
 
-    def ok(self, verb: str, *options: str) -> Ran:
-        ran = self.run(verb, *options)
-        assert ran.code == 0, f"{verb} ended with {ran.code}:\n{ran.output[-6000:]}"
-        return ran
+    def ok(self, verb: str, *options: str) -> Ended:
+        return self.run(verb, *options).well()
 
     def ct129(self, command: str) -> str:
         """Output of a command inside CT129, as root, whatever its exit code."""

@@ -7,10 +7,8 @@ order. Each engine takes about 2 GB; on two processors an upgrade of both takes 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import REPO, Ran
+from tests.e2e.conftest import REPO
+from tests.faults.tool import Ended, Tool
 from tests.lab.box import Lab
 from tests.lab.fixture import lab_beside
 
@@ -48,23 +47,12 @@ class Fleet:
     folder: Path
     lab: Lab
 
-    def run(self, *words: str) -> Ran:
-        began = time.monotonic()
-        done = subprocess.run(
-            [str(REPO / "build/venv/bin/ddtree-deploy"), *words],
-            cwd=self.folder.parent,
-            env={**os.environ, "DDTREE_INVENTORY": str(self.folder)},
-            capture_output=True,
-            text=True,
-            timeout=7200,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout + done.stderr, time.monotonic() - began)
+    def run(self, *words: str) -> Ended:
+        environment = {"DDTREE_INVENTORY": str(self.folder)}
+        return Tool(*words, folder=self.folder.parent, environment=environment).ended(7200)
 
-    def ok(self, *words: str) -> Ran:
-        ran = self.run(*words)
-        assert ran.code == 0, f"{' '.join(words)} ended with {ran.code}:\n{ran.output[-6000:]}"
-        return ran
+    def ok(self, *words: str) -> Ended:
+        return self.run(*words).well()
 
     def edit(self, old: str, new: str, *boxes: str) -> None:
         """The same change in these boxes' files."""
@@ -153,7 +141,7 @@ def router_over_the_pair(lab: Lab) -> str:
     )
 
 
-def summary(ran: Ran) -> list[str]:
+def summary(ran: Ended) -> list[str]:
     """The last lines: each host and what it runs now."""
     return [
         " ".join(line.replace(":", " ").split()[:2]) for line in ran.output.splitlines() if re.match(r"box\d+   ", line)

@@ -30,7 +30,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         give_own_disk(lab, lab.place.run / "ddtree.img")
         made = Scene(lab, deployments(lab, folder))
         for deployment in reversed(made.deployments):
-            ended = Tool(deployment.inventory).ended(_FIRST)
+            ended = Tool("up", deployment.inventory).ended(_FIRST)
             assert ended.code == 0, ended.output[-6000:]
         if os.environ.get("FAULTS_QUICK"):
             made.put_stand_in_engine()

@@ -63,11 +63,11 @@ def play(scene: Scene, cell: Cell) -> Seen:
     new = scene.other(old)
     before = scene.serving()
     cell.step.prepare(scene, new)
-    tool = Tool(new.inventory)
+    tool = Tool("up", new.inventory)
     cell.step.under_way(scene, tool)
     cell.cause.cause(scene, tool)
     if cell.second:
-        _is_turned_away(Tool(new.inventory).ended(_ENDS))
+        _is_turned_away(Tool("up", new.inventory).ended(_ENDS))
     if cell.mended_at:
         tool.says(cell.mended_at, within=_ENDS)
         _mend(scene, cell)
@@ -75,7 +75,7 @@ def play(scene: Scene, cell: Cell) -> Seen:
     fate, back = _fate(scene, cell, first, before, old, new)
     _mend(scene, cell)
     _nothing_is_half_done(scene, first)
-    again = Tool(new.inventory).ended(_ENDS)
+    again = Tool("up", new.inventory).ended(_ENDS)
     assert again.code == 0, f"the next up ended with {again.code}:\n{_both(first, again)}"
     seen = scene.serves(new, 5.0)
     assert seen.is_(new), f"the next up ended well, and {seen} serves:\n{_both(first, again)}"

@@ -101,7 +101,7 @@ class Scene:
             if seen.is_(deployment):
                 return deployment
         self.inside("rm -rf /run/lock/ddtree-vllm.deploy; rm -f /opt/ddtree/filler*")
-        ended = Tool(self.deployments[0].inventory).ended(900)
+        ended = Tool("up", self.deployments[0].inventory).ended(900)
         assert ended.code == 0, f"nothing serves, and nothing can be made to:\n{ended.output[-3000:]}"
         return self.deployments[0]
 

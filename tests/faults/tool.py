@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAM = REPOSITORY / "build/venv/bin/ddtree-deploy"
 
 
 @dataclass(frozen=True)
 class Ended:
     """How a run of the tool ended. `code` is negative for a signal."""
 
+    words: tuple[str, ...]
     code: int
     output: str
     seconds: float
@@ -27,17 +31,26 @@ class Ended:
         errors = [line for line in self.output.splitlines() if line.startswith("error: ")]
         return errors[-1].removeprefix("error: ") if errors else ""
 
+    def well(self) -> Ended:
+        """The same; fails if it did not end with exit code 0."""
+        assert self.code == 0, f"{' '.join(self.words)} ended with {self.code}:\n{self.output[-6000:]}"
+        return self
+
 
 class Tool:
-    """One run of a verb."""
+    """One run of it with the words of a command line, in `folder` and with `environment` beside the test's own."""
 
-    def __init__(self, inventory: Path, verb: str = "up") -> None:
+    def __init__(
+        self, *words: str | Path, folder: Path = REPOSITORY, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._words = tuple(map(str, words))
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._began = time.monotonic()
         self._process = subprocess.Popen(
-            [str(REPOSITORY / "build/venv/bin/ddtree-deploy"), verb, str(inventory)],
-            cwd=REPOSITORY,
+            [str(PROGRAM), *self._words],
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -89,4 +102,4 @@ class Tool:
             self.kill()
             raise AssertionError(f"did not end within {within:.0f} s:\n{self.output[-4000:]}") from None
         self._reader.join(5.0)
-        return Ended(code, self.output, time.monotonic() - self._began)
+        return Ended(self._words, code, self.output, time.monotonic() - self._began)
