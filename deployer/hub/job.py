@@ -28,6 +28,11 @@ EVERY = 1.0  # seconds between two looks
 ATTEMPTS, LONGEST = 8, 16.0  # of the host's side, in a row that brought nothing; seconds between two
 RESERVE = 256 << 20  # bytes that stay free
 PIECE = 1 << 20  # bytes that are written at once; what is lost of each file when a line breaks
+# What runs there, the one that is started first; it imports the others from beside it.
+PROGRAM = (
+    *(Path(__file__).with_name(f"remote_{part}.py") for part in ("fetch", "files", "failure")),
+    Path(remote.__file__),
+)
 STARTS = 3  # in a row that brought nothing
 
 
@@ -75,13 +80,9 @@ def start(transport: Transport, layout: Layout, request: Request, python: str, h
         "attempts": ATTEMPTS,
         "longest": LONGEST,
     }
-    program = f"{folder}/remote_fetch.py"
-    texts = {
-        "spec.json": json.dumps(spec),
-        "remote_fetch.py": Path(__file__).with_name("remote_fetch.py").read_text(encoding="utf-8"),
-        "remote.py": Path(remote.__file__).read_text(encoding="utf-8"),
-    }
-    state.REMOTE.ask(transport, "prepare", folder, texts)
+    program = f"{folder}/{PROGRAM[0].name}"
+    texts = {path.name: path.read_text(encoding="utf-8") for path in PROGRAM}
+    state.REMOTE.ask(transport, "prepare", folder, {"spec.json": json.dumps(spec), **texts})
     if token:
         transport.write(token.reveal().encode(), place, mode=0o600, sudo=True)
     words = ["systemd-run", "--quiet", "--collect", f"--unit={request.unit}"]

@@ -7,7 +7,6 @@ its last byte by whoever comes next, and gets its name when its SHA-256 is the h
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
@@ -21,28 +20,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING or find_spec("deployer"):
+    from deployer.hub.remote_failure import Failure, classified
+    from deployer.hub.remote_files import File, described, wanted
     from deployer.push import remote
-else:  # on the host, where it lies beside this file
+else:  # on the host, where they lie beside this file
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import remote
+    from remote_failure import Failure, classified
+    from remote_files import File, described, wanted
 
 AT_ONCE = 4  # files
 EVERY = 0.5  # seconds between two notes of how far it is
-SMALL = 64 << 20  # bytes; what the hub keeps in git itself is far smaller
-WEIGHTS = ".safetensors"
-# The same weights once more, in forms that vLLM does not take when there are safetensors.
-OTHER_FORMS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite", ".mlmodel")
-DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES, errno.ENOENT})
-
-File = dict[str, Any]  # name, size, sha256 (None as long as only git's own hash is known), git
-
-
-class Failure(Exception):
-    """`kind` is one that failure.py knows."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
 
 
 class Progress:
@@ -232,62 +220,6 @@ class Fetch:
                 if failure.kind not in {"network", "busy"} or fruitless >= self.spec["attempts"]:
                     raise failure from error
                 time.sleep(min(self.spec["longest"], 0.5 * 2**fruitless))
-
-
-def described(entry: Any) -> File:
-    large = entry.lfs is not None
-    sha256 = entry.lfs.sha256 if large else None
-    return {"name": entry.path, "size": entry.size, "sha256": sha256, "git": None if large else entry.blob_id}
-
-
-def wanted(files: list[File], spec: dict[str, Any]) -> list[File]:
-    """What belongs to the model: nothing hidden, no second form of the weights, and only what was asked for."""
-    seen = [file for file in files if not any(part.startswith(".") for part in file["name"].split("/"))]
-    if spec["only"]:
-        seen = [file for file in seen if file["name"] in spec["only"]]
-        absent = [name for name in spec["only"] if name not in {file["name"] for file in seen}]
-        if absent:
-            raise Failure("entry", f"there is no {absent[0]}")
-    elif any(file["name"].endswith(WEIGHTS) for file in seen):
-        seen = [file for file in seen if not file["name"].endswith(OTHER_FORMS)]
-    for file in seen:
-        if "" in file["name"].split("/") or (file["git"] and file["size"] > SMALL):
-            raise Failure("strange", f"{file['name']!r}, {file['size']} bytes")
-    return seen
-
-
-def classified(error: Exception) -> Failure:
-    """Which of the kinds that failure.py can explain."""
-    import httpx2
-    from huggingface_hub import errors
-
-    if isinstance(error, Failure):
-        return error
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if isinstance(error, errors.HfHubHTTPError):
-        return Failure(_of_answer(error, error.response.status_code), text)
-    if isinstance(error, OSError) and error.errno in DISK:
-        return Failure("disk", str(error))
-    if isinstance(error, OSError | httpx2.HTTPError):
-        return Failure("network", f"{type(error).__name__}: {text}")
-    return Failure("unexpected", f"{type(error).__name__}: {text}")
-
-
-def _of_answer(error: Exception, status: int) -> str:
-    from huggingface_hub import errors
-
-    kinds: tuple[tuple[type[Exception], str], ...] = (
-        (errors.GatedRepoError, "gated"),
-        (errors.RepositoryNotFoundError, "repo"),
-        (errors.RevisionNotFoundError, "revision"),
-        (errors.RemoteEntryNotFoundError, "entry"),
-    )
-    for kind, name in kinds:
-        if isinstance(error, kind):
-            return name
-    if status in {408, 429} or status >= 500:
-        return "busy"
-    return "refused" if status in {401, 403} else "answer"
 
 
 def git_hash(data: bytes) -> str:
