@@ -14,9 +14,12 @@ from deployer.cli.display import out, show_line
 from deployer.cli.host import Host, HostName, PlanOnly, carry_out, reached
 from deployer.cli.report import report
 from deployer.errors import UsageError
+from deployer.plan.step import Plan, Step
 
 if TYPE_CHECKING:
     from deployer.bench.sweep import Sweep
+    from deployer.inventory.model import Inventory
+    from deployer.transport.base import Transport
 
 TakeGpu = Annotated[bool, typer.Option("--take-gpu", help="stop the service for the bench and start it again after")]
 Arms = Annotated[
@@ -83,7 +86,6 @@ def run(
     What was measured with the same release, configuration and prompts is kept and not repeated: a sweep that was cut
     goes on from there. An engine is loaded for each arm of each round, on GPUs for minutes each; --plan says how often.
     """
-    from deployer.bench.plan import plan as build
     from deployer.bench.sweep import sweep_of
     from deployer.inventory.load import load
 
@@ -96,10 +98,30 @@ def run(
         rounds=rounds,
         one_load=one_load,
     )
-    carry_out(host, "bench", partial(build, take_gpu=take_gpu, sweep=sweep, mtp=True), plan_only=plan)
+    carry_out(host, "bench", partial(planned, take_gpu=take_gpu, sweep=sweep, mtp=True), plan_only=plan)
     if not plan:
         with reached(host) as reached_host:
             show_bench(reached_host, sweep, mtp=True, file=file, html=html)
+
+
+def planned(
+    inventory: Inventory, transport: Transport, *, take_gpu: bool, sweep: Sweep | None = None, mtp: bool = False
+) -> Plan:
+    """The bench's plan. What takes the GPUs from the service takes the box out of its routers meanwhile."""
+    from deployer.bench.measuring import Measuring
+    from deployer.bench.plan import plan
+    from deployer.fleet.parting import lent
+    from deployer.serve.service import Service
+
+    made, service = (
+        plan(inventory, transport, take_gpu=take_gpu, sweep=sweep, mtp=mtp),
+        Service.of(inventory, transport),
+    )
+
+    def stops(step: Step) -> bool:
+        return isinstance(step.action, Measuring) and step.action.stops_service
+
+    return Plan(made.host, tuple(lent(step, inventory, service) if stops(step) else step for step in made.steps))
 
 
 def show_bench(

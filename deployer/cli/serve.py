@@ -30,7 +30,7 @@ def serve(host: HostName, replace: Replace = None, rolling: Rolling = False, pla
 
 
 def stop(host: HostName, plan: PlanOnly = False) -> None:
-    """Stops the service and leaves everything else."""
+    """Takes the box out of its routers, stops the service, and leaves everything else."""
     from deployer.serve.stop import plan as build
 
     carry_out(host, "stop", build, plan_only=plan)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from deployer.cli.bench import TakeGpu, show_bench
+from deployer.cli.bench import TakeGpu, planned, show_bench
 from deployer.cli.check import examine
 from deployer.cli.display import PlanDisplay, out, show_plan, show_undecided
 from deployer.cli.host import Builder, Host, HostName, PlanOnly, reached
@@ -27,7 +27,6 @@ def up(
     plan: PlanOnly = False,
 ) -> None:
     """check, push, install, bench, serve and its gate. Run again, it changes nothing and says why."""
-    from deployer.bench.plan import plan as bench
     from deployer.hub.plan import plan as fetch
     from deployer.install.plan import plan as install
     from deployer.push.plan import plan as push
@@ -37,7 +36,7 @@ def up(
         ("push", partial(push, limit=limit)),
         ("install", install),
         ("fetch", fetch),  # by what was installed
-        ("bench", partial(bench, take_gpu=take_gpu)),
+        ("bench", partial(planned, take_gpu=take_gpu)),
         ("serve", partial(serve, replace=replace, rolling=rolling)),
     ]
     with reached(host) as reached_host:

@@ -16,6 +16,7 @@ from deployer.fleet.inventory import Router
 from deployer.serve.endpoint import Answer, Endpoint
 from deployer.transport.base import Transport
 
+_ANOTHER = "see what listens on that port, and the router's [serve] port"
 _PATIENCE = 60.0  # seconds; the router asks a box for its health before it takes it
 
 
@@ -51,8 +52,13 @@ class Api:
         answer = self.asked.ask("/workers")
         if answer.status == 0:
             return None
-        listed = json.loads(self._good(answer).text)["workers"]
-        return tuple(Worker(str(worker["url"]), bool(worker["is_healthy"])) for worker in listed)
+        text = self._good(answer).text
+        try:
+            return tuple(Worker(str(one["url"]), bool(one["is_healthy"])) for one in json.loads(text)["workers"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise PreflightError(
+                f"what answers is no vllm-router: {text[:200]!r}", where=self.asked.where, remedy=_ANOTHER
+            ) from error
 
     def remove(self, url: str) -> None:
         """No new request goes there; those under way are not touched."""

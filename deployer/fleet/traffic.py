@@ -32,8 +32,17 @@ class Busy(Protocol):
 class Traffic(Protocol):
     """What comes to a service from outside, around its stop and start."""
 
+    @property
+    def routers(self) -> tuple[str, ...]:
+        """The names of those in front of it."""
+        ...
+
     def hold(self, service: Busy, progress: Progress) -> None:
         """No request comes any more, and none runs. Whatever it raises, requests come as before."""
+        ...
+
+    def leave(self, service: Busy, progress: Progress) -> None:
+        """As `hold`, for one that stops whatever its routers say: what keeps one from being told is said."""
         ...
 
     def resume(self, progress: Progress) -> None:
@@ -48,7 +57,10 @@ class Traffic(Protocol):
 class Unrouted:
     """Nobody is in front of the service: its own drain is all there is."""
 
+    routers: tuple[str, ...] = ()
+
     def hold(self, service: Busy, progress: Progress) -> None: ...
+    def leave(self, service: Busy, progress: Progress) -> None: ...
     def resume(self, progress: Progress) -> None: ...
     def absent(self) -> tuple[str, ...]:
         return ()
@@ -90,11 +102,22 @@ class Routed:
     strict: bool = False
     clock: Clock = field(default_factory=Clock)
 
+    @property
+    def routers(self) -> tuple[str, ...]:
+        return tuple(door.name for door in self.doors)
+
     def hold(self, service: Busy, progress: Progress) -> None:
+        self._go(service, progress, self._leave)
+
+    def leave(self, service: Busy, progress: Progress) -> None:
+        self._go(service, progress, self._leave_if_it_can_be_told)
+
+    def _go(self, service: Busy, progress: Progress, leave: Callable[[Door, Progress], bool]) -> None:
+        """Out of the doors, and idle. However it is cut, requests come as before."""
         left: list[Door] = []
         try:
             for door in self.doors:
-                if self._leave(door, progress):
+                if leave(door, progress):
                     left.append(door)
             if left:
                 self._until_idle(service, max(door.patience for door in left), progress)
@@ -133,6 +156,13 @@ class Routed:
             api.remove(self.url)
         progress.say(f"router {door.name} sends no more requests here")
         return True
+
+    def _leave_if_it_can_be_told(self, door: Door, progress: Progress) -> bool:
+        try:
+            return self._leave(door, progress)
+        except DeployError as error:
+            progress.say(f"router {door.name} could not be told: {error.what}; it notices, and asks another box")
+            return False
 
     def _alone(self, door: Door, progress: Progress) -> None:
         if self.strict:

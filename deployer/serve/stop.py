@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shlex import quote
 
+from deployer.fleet import parting
 from deployer.inventory.model import Inventory
 from deployer.plan.step import Plan, Progress, Step
 from deployer.serve.service import Service
@@ -11,7 +12,7 @@ from deployer.transport.base import Transport
 
 
 def plan(inventory: Inventory, transport: Transport) -> Plan:
-    """One step, or none when it is stopped already."""
+    """Out of its routers, then stopped; nothing when it is stopped already."""
     service = Service.of(inventory, transport)
     state = service.state()
     unit = service.layout.unit
@@ -25,4 +26,5 @@ def plan(inventory: Inventory, transport: Transport) -> Plan:
         service.stop()
         transport.run(f"systemctl disable -q {quote(unit)}", sudo=True)
 
-    return Plan(inventory.name, (Step("stop", "service", f"{unit} is {state.active}, process {state.main_pid}", stop),))
+    end = Step("stop", "service", f"{unit} is {state.active}, process {state.main_pid}", stop)
+    return Plan(inventory.name, (*parting.steps("stop", inventory, service), end))

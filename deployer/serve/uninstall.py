@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shlex import quote
 
+from deployer.fleet import parting
 from deployer.hub.request import RUN
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
@@ -17,7 +18,9 @@ from deployer.transport.pct import PctTransport
 
 def plan(inventory: Inventory, transport: Transport, *, models: bool = False) -> Plan:
     """Everything this program put on the host; with `models` the pushed models as well. Nothing else is touched."""
-    return Plan(inventory.name, steps(Service.of(inventory, transport), models=models))
+    service = Service.of(inventory, transport)
+    first = parting.steps("uninstall", inventory, service) if service.state().installed else ()
+    return Plan(inventory.name, (*first, *steps(service, models=models)))
 
 
 def steps(service: Service, *, models: bool = False) -> tuple[Step, ...]:

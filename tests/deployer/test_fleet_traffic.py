@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
-from standin_router import StandInRouter, listening
+from standin_router import Here, StandInRouter, door, listening, ticking
 
 from deployer.errors import GateError, PreflightError
 from deployer.fleet.api import Api, Worker
 from deployer.fleet.traffic import RUNNING, WAITING, Door, Routed
-from deployer.serve.endpoint import Answer
-from deployer.serve.gate import Clock
 from deployer.serve.metrics import Counters
 
 ANN, BOB = "http://10.0.0.1:8000", "http://10.0.0.2:8000"
-
-
-@dataclass(frozen=True)
-class Here:
-    """Asks a port of this machine, as Endpoint asks one of its host."""
-
-    port: int
-    where: str = "here"
-
-    def ask(self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float = 10.0) -> Answer:
-        method = "GET" if body is None else "POST"
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
-                return Answer(answer.status, answer.read().decode())
-        except urllib.error.HTTPError as error:
-            return Answer(error.code, error.read().decode())
-        except OSError as error:
-            return Answer(0, str(error))
 
 
 @dataclass
@@ -84,20 +59,6 @@ def router() -> Iterator[StandInRouter]:
 @pytest.fixture
 def heard() -> Heard:
     return Heard()
-
-
-def ticking() -> Clock:
-    """Time that passes only by sleeping."""
-    now = [0.0]
-    return Clock(lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
-
-
-def door(router: StandInRouter, *, patience: float = 60.0, name: str = "edge") -> Door:
-    @contextmanager
-    def opened() -> Iterator[Api]:
-        yield Api(Here(router.port))
-
-    return Door(name, opened, patience)
 
 
 def routed(*doors: Door, strict: bool = True) -> Routed:
@@ -170,6 +131,26 @@ def test_a_router_that_does_not_run_holds_nobody_up(heard: Heard) -> None:
     traffic.resume(heard)
     assert traffic.absent() == ()
     assert "nothing comes through it" in heard.text
+
+
+def test_a_service_that_stops_anyway_leaves_where_it_can_and_what_it_cannot_is_said(
+    router: StandInRouter, heard: Heard
+) -> None:
+    other = StandInRouter({ANN: True, BOB: True}, refusal="not now")
+    with listening(other):
+        routed(door(other, name="back"), door(router)).leave(Engine([(1, 0), (0, 0)]), heard)
+    assert router.boxes == {BOB: True}
+    assert "router back could not be told: the router answers 500: not now; it notices" in heard.text
+    assert heard.lines[-1] == "1 requests still run here", "and who was asking is waited for"
+
+
+def test_something_else_on_the_routers_port_is_named(heard: Heard) -> None:
+    other = StandInRouter({}, speaks="<html>hello</html>")
+    with listening(other):
+        with pytest.raises(PreflightError, match="what answers is no vllm-router: '<html>hello"):
+            routed(door(other)).hold(Engine([(0, 0)]), heard)
+        routed(door(other)).leave(Engine([(0, 0)]), heard)
+    assert "could not be told" in heard.text
 
 
 def test_of_two_routers_the_first_gets_the_box_back_when_the_second_refuses(

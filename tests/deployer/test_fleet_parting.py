@@ -1,0 +1,154 @@
+"""`stop`, `uninstall` and a bench that takes the GPUs of a box behind a router: out of it first, by the real requests to a
+stand-in router; the host is the stand-in of the serve room.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from bench_host import HELD, BenchHost, Box
+from bench_host import inventory as bench_inventory
+from recorder import Recorder
+from serving import Host, Machine, applied, inventory
+from standin_router import StandInRouter, door, listening, ticking
+
+from deployer.cli.bench import planned
+from deployer.errors import DeployError, UsageError
+from deployer.fleet import parting
+from deployer.fleet.parting import lent
+from deployer.fleet.traffic import Routed
+from deployer.plan import apply
+from deployer.plan.step import Progress, Step
+from deployer.serve import plan, stop, uninstall
+from deployer.serve.service import Service
+
+HERE, OTHER = "http://10.0.0.1:8000", "http://10.0.0.2:8000"
+
+
+@pytest.fixture
+def router() -> Iterator[StandInRouter]:
+    with listening(StandInRouter({HERE: True, OTHER: True})) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _serves(host: Host, machine: Machine, router: StandInRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first deployment serves behind the router, and the log begins after it."""
+    applied(plan.plan(inventory(), host))
+    machine.log.clear()
+    behind = Routed(HERE, (door(router),), clock=ticking())
+    monkeypatch.setattr(parting, "behind", lambda box, *, strict: behind)
+
+
+def heard(made: apply.Plan) -> list[str]:
+    recorder = Recorder()
+    apply.run(made, recorder)
+    return recorder.lines
+
+
+def test_stop_takes_the_box_out_of_the_router_first_and_its_plan_says_so(
+    host: Host, machine: Machine, router: StandInRouter
+) -> None:
+    made = stop.plan(inventory(), host)
+    first = made.pending[0]
+    assert (first.title, first.reason) == ("router", "edge must send nothing here before the service stops")
+    assert router.asked == [], "planning asks nobody"
+    said = heard(made)
+    assert (router.boxes, machine.log) == ({OTHER: True}, ["stop"])
+    assert "router edge sends no more requests here" in said
+    assert stop.plan(inventory(), host).pending == ()
+
+
+@pytest.mark.parametrize("unreachable", ["refuses", "is not there", "its file cannot be read"])
+def test_a_router_that_cannot_be_told_is_named_and_keeps_nobody_from_stopping(
+    host: Host, machine: Machine, router: StandInRouter, monkeypatch: pytest.MonkeyPatch, unreachable: str
+) -> None:
+    def unreadable(box: object, *, strict: bool) -> None:
+        raise UsageError("not valid TOML", where="edge.toml", remedy="mend it")
+
+    if unreachable == "refuses":
+        router.refusal = "not now"
+    elif unreachable == "is not there":
+        gone = Routed(HERE, (door(StandInRouter({}, port=1)),), clock=ticking())
+        monkeypatch.setattr(parting, "behind", lambda box, *, strict: gone)
+    else:
+        monkeypatch.setattr(parting, "behind", unreadable)
+    made = stop.plan(inventory(), host)
+    said = "\n".join([*(step.reason for step in made.steps), *heard(made)])
+    assert machine.log == ["stop"]
+    assert re.search("edge could not be told|edge does not answer|no router is told: not valid TOML", said)
+
+
+def test_uninstall_takes_it_out_too_and_a_second_one_asks_for_nothing(
+    host: Host, machine: Machine, router: StandInRouter
+) -> None:
+    host.answers[re.compile(r"^for p in")] = ""
+    host.answers[re.compile(r"^PATH=")] = ""
+    made = uninstall.plan(inventory(), host)
+    assert [step.title for step in made.pending][:2] == ["router", "service"]
+    applied(made)
+    assert (router.boxes, machine.log) == ({OTHER: True}, ["stop"])
+    assert "router" not in [step.title for step in uninstall.plan(inventory(), host).steps]
+
+
+def borrowed(host: Host, machine: Machine, fault: BaseException | None = None) -> Step:
+    """A step that stops the service for a while, as a bench does."""
+    service = Service.of(inventory(), host)
+
+    def work(progress: Progress) -> None:
+        service.stop()
+        try:
+            if fault:
+                raise fault
+        finally:
+            service.start()
+
+    return lent(Step("bench", "tree", "not measured", work), inventory(), service)
+
+
+def test_a_bench_that_takes_the_gpus_is_out_meanwhile_and_back_when_the_service_answers(
+    host: Host, machine: Machine, router: StandInRouter
+) -> None:
+    step = borrowed(host, machine)
+    assert step.reason == "not measured; edge must send nothing here before the service stops"
+    assert step.action is not None
+    recorder = Recorder()
+    step.action(recorder)
+    assert machine.log == ["stop", "start"]
+    assert [asked for asked in router.asked if asked.startswith("POST")] == [
+        f"POST /remove_worker {HERE}",
+        f"POST /add_worker {HERE}",
+    ]
+    assert recorder.lines[-1] == "router edge sends requests here"
+
+
+def test_a_bench_that_fails_brings_the_box_back_and_an_interrupted_one_says_how(
+    host: Host, machine: Machine, router: StandInRouter
+) -> None:
+    failing = borrowed(host, machine, DeployError("no memory", where="box", remedy="less"))
+    assert failing.action is not None
+    with pytest.raises(DeployError, match="no memory"):
+        failing.action(Recorder())
+    assert HERE in router.boxes
+    cut, recorder = borrowed(host, machine, KeyboardInterrupt()), Recorder()
+    assert cut.action is not None
+    with pytest.raises(KeyboardInterrupt):
+        cut.action(recorder)
+    assert recorder.lines[-1] == "requests come again by: ddtree-deploy up box"
+
+
+def test_without_a_router_a_bench_is_as_it_was(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parting, "behind", lambda box, *, strict: Routed(HERE, ()))
+    step = Step("bench", "tree", "not measured", lambda progress: None)
+    assert lent(step, inventory(), Service.of(inventory(), host)) is step
+
+
+@pytest.mark.parametrize("take_gpu", [True, False])
+def test_only_a_bench_that_stops_the_service_asks_for_that(take_gpu: bool) -> None:
+    on_gpus = bench_inventory(install={"build": "cuda"})
+    made = planned(
+        on_gpus, BenchHost(Box(gpus=HELD.replace("mtp-vllm.service", "ddtree-vllm.service"))), take_gpu=take_gpu
+    )
+    assert ("edge must send nothing here" in made.steps[-1].reason) is take_gpu
