@@ -6,7 +6,9 @@ from deployer.cli.host import HostName, PlanOnly, carry_out
 
 
 def gc(host: HostName, plan: PlanOnly = False) -> None:
-    """Removes pushed models that no link, service, kept release or process refers to; --plan says which, and why."""
+    """Removes pushed models that no link, service, kept release or process refers to, and what pushes into a container
+    left on its Proxmox host; --plan says which, and why.
+    """
     from deployer.push.gc import plan as build
 
     carry_out(host, "gc", build, plan_only=plan)

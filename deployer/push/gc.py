@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from deployer.hub import state
@@ -13,10 +14,11 @@ from deployer.hub.request import requests
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.plan.step import Plan, Progress, Step
-from deployer.push import remote_gc
+from deployer.push import remote_gc, staged_gc
 from deployer.push.digest import Script
 from deployer.push.model import drafter, target
 from deployer.push.pace import amount
+from deployer.push.staged_gc import Needs
 from deployer.transport.base import Transport
 
 REMOTE = Script(
@@ -67,11 +69,22 @@ class Verdict:
 
 
 def plan(inventory: Inventory, transport: Transport) -> Plan:
-    """One step for each thing that lies among the models; what is kept says who refers to it."""
+    """One step for each thing that lies among the models, and, of a container without sshd, in its stage on the Proxmox
+    host; what is kept says why.
+    """
     layout = Layout.of(inventory)
     wanted = _wanted(inventory, transport)
     steps = [_step(inventory, transport, layout, verdict) for verdict in judge(survey(inventory, transport), wanted)]
-    return Plan(transport.name, tuple(steps) or (Step("gc", layout.models, "there are no models"),))
+    models = tuple(steps) or (Step("gc", layout.models, "there are no models"),)
+    return Plan(transport.name, (*models, *staged_gc.steps(transport, partial(_needs, inventory, transport))))
+
+
+def _needs(inventory: Inventory, transport: Transport) -> Needs:
+    """What is in a published model is whole; an entry of the store alone need not be."""
+    found = survey(inventory, transport)
+    published = {inode for folder in found.folders if not folder.name.endswith(".part") for inode in folder.inodes}
+    there = frozenset(entry.name for entry in found.store if entry.inodes & published)
+    return Needs(_wanted(inventory, transport), there)
 
 
 def survey(inventory: Inventory, transport: Transport) -> Survey:

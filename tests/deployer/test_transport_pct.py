@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+import pct_stand_in
 import planted
 import pytest
 from material import inventory_for, write_checkpoint
@@ -28,39 +29,12 @@ from deployer.push import staged
 from deployer.push.file import Sending
 from deployer.push.folder import send_folder
 from deployer.serve import uninstall
-from deployer.transport import pct
 from deployer.transport.faults import LineBroken
 from deployer.transport.local import LocalTransport
 from deployer.transport.open import opened
 from deployer.transport.pct import SMALL, PctTransport
 from deployer.transport.shell import CommandError
 
-# Like Proxmox's, it passes exit codes on; unlike it, the container is this machine. LOG holds every word it was given.
-PCT = r"""#!/bin/sh
-printf '%s\n' "$@" >>"$LOG"
-verb=$1 id=$2
-[ "$id" = 129 ] || { echo "Configuration file 'nodes/x/lxc/$id.conf' does not exist" >&2; exit 2; }
-state=$(cat "$STATE")
-case $verb in
-status) echo "status: $state" ;;
-exec)
-  [ "$state" = running ] || { echo "container '129' not running!" >&2; exit 255; }
-  shift 3
-  if [ -n "$ENDLESS" ]; then
-    mkfifo "$ENDLESS/in"
-    exec 3<&0
-    (cat <&3; exec sleep 60) >"$ENDLESS/in" 2>/dev/null &
-    echo $! >"$ENDLESS/pid"
-    exec "$@" <"$ENDLESS/in"
-  fi
-  exec "$@" ;;
-push)
-  [ -z "$FULL" ] || { echo "write failed: No space left on device" >&2; exit 255; }
-  [ "$5 $6" = "--perms 0600" ] || exit 255
-  ( umask 077; cat "$3" >"$4" ) ;;
-esac
-"""
-NSENTER = '#!/bin/sh\nshift 4\nexec "$@"\n'  # -t PID -n --
 NASTY = """it's "quoted" $HOME `id` \\ \\n * ; & | < > ( ) # !
 second	line %s {a,b} ~"""
 
@@ -68,17 +42,7 @@ second	line %s {a,b} ~"""
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the stand-ins; `state` in it is the container's."""
-    folder = tmp_path / "node"
-    folder.mkdir()
-    for name, text in (("pct", PCT), ("nsenter", NSENTER), ("lxc-info", "#!/bin/sh\necho 7\n")):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    (folder / "state").write_text("running\n")
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setenv("LOG", str(folder / "log"))
-    monkeypatch.setenv("STATE", str(folder / "state"))
-    monkeypatch.setattr(pct, "SPOOL", str(folder))
-    return folder
+    return pct_stand_in.put(tmp_path / "node", monkeypatch)
 
 
 @pytest.fixture
@@ -289,7 +253,7 @@ class TestPush:
     def test_what_changes_on_its_way_gets_no_name(
         self, box: PctTransport, node: Path, sending: Sending, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        damaging = PCT.replace('cat "$3" >"$4"', 'head -c 1000 "$3" >"$4"')
+        damaging = pct_stand_in.PCT.replace('cat "$3" >"$4"', 'head -c 1000 "$3" >"$4"')
         (node / "pct").write_text(damaging)
         with pytest.raises(TransferError, match="arrived damaged"):
             staged.send(box, sending, Recorder(), by_ssh=False)
