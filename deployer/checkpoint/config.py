@@ -7,15 +7,23 @@ import json
 from deployer.checkpoint import shapes
 from deployer.checkpoint.header import Header
 from deployer.checkpoint.profiles import Profile
+from deployer.checkpoint.shapes import Dimensions
 
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
 def config_from(header: Header, profile: Profile) -> dict[str, object]:
     """config.json as a dict: dimensions and dtype from the header, everything else from the profile."""
-    measured = shapes.measure(header)
-    dtype = next(iter(header.tensors.values())).dtype
-    from_header: dict[str, object] = {
+    return _config(shapes.measure(header), next(iter(header.tensors.values())).dtype, profile)
+
+
+def config_of(profile: Profile) -> dict[str, object]:
+    """The same for a checkpoint that fits the profile, before anybody has seen its header."""
+    return _config(profile.shapes, profile.dtype, profile)
+
+
+def _config(measured: Dimensions, dtype: str, profile: Profile) -> dict[str, object]:
+    of_the_weights: dict[str, object] = {
         "hidden_size": measured.hidden,
         "intermediate_size": measured.ffn,
         "num_hidden_layers": measured.layers,
@@ -24,7 +32,7 @@ def config_from(header: Header, profile: Profile) -> dict[str, object]:
         "head_dim": measured.head_dim,
         "torch_dtype": DTYPES.get(dtype, dtype.lower()),
     }
-    return profile.config.model_dump() | from_header
+    return profile.config.model_dump() | of_the_weights
 
 
 def as_json(config: dict[str, object]) -> bytes:

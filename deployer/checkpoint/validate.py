@@ -18,7 +18,7 @@ def problems(header: Header, profile: Profile) -> tuple[str, ...]:
 
     Empty when they agree.
     """
-    return (*_disagreements(header, profile), *_zero_problem(header))
+    return (*disagreements(header, profile), *_zero_problem(header))
 
 
 def validated(path: Path, profile: Profile) -> Header:
@@ -27,30 +27,32 @@ def validated(path: Path, profile: Profile) -> Header:
     Raises PreflightError that names what does not.
     """
     header = read(path)
-    _refuse(path, profile, problems(header, profile))
+    refuse(str(path), profile, problems(header, profile))
     return header
 
 
 def examined(path: Path, profile: Profile) -> Header:
     """Like `validated`, and every byte was looked at: no region of zeros is left that a broken copy leaves."""
     header = validated(path, profile)
-    _refuse(path, profile, zeros.in_trained(header, content.read(path)))
+    refuse(str(path), profile, zeros.in_trained(header, content.read(path)))
     return header
 
 
-def _refuse(path: Path, profile: Profile, found: tuple[str, ...]) -> None:
+def refuse(where: str, profile: Profile, found: tuple[str, ...]) -> None:
+    """Raises PreflightError that lists the disagreements, if there are any."""
     if not found:
         return
     more = f"\n  ... and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     listed = "".join(f"\n  {problem}" for problem in found[:SHOWN])
     raise PreflightError(
         f"checkpoint does not fit profile {profile.name}:{listed}{more}",
-        where=str(path),
+        where=where,
         remedy="use the checkpoint that the profile describes, or a profile that describes this checkpoint",
     )
 
 
-def _disagreements(header: Header, profile: Profile) -> Iterator[str]:
+def disagreements(header: Header, profile: Profile) -> Iterator[str]:
+    """What the header alone says against the profile: missing, unexpected, shape, dtype. One sentence each."""
     expected = shapes.tensors(profile.shapes)
     for name, shape in expected.items():
         tensor = header.tensors.get(name)

@@ -1,4 +1,4 @@
-"""push: the drafter, and the target if the inventory says so, from the laptop or from the hub."""
+"""push: the drafter, and the target if the inventory says so; each from the laptop or from the hub."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Verify = Annotated[
 
 
 def push(host: HostName, limit: Limit = None, verify: Verify = False, plan: PlanOnly = False) -> None:
-    """Sends the drafter (checked, resumable, SHA-256 on both ends) and the target, or has the host fetch it from the hub."""
+    """Sends the drafter (checked, resumable, SHA-256 on both ends) and the target, or has the host fetch them from the hub."""
 
     def build(inventory: Inventory, transport: Transport) -> Plan:
         return sending(inventory, transport, limit=limit, verify=verify) + fetching(inventory, transport, verify=verify)

@@ -17,7 +17,9 @@ from deployer.transport.base import Transport
 
 @dataclass(frozen=True)
 class Drafter:
-    """The laptop's side: the profile, and what is wrong with the checkpoint (None when it fits)."""
+    """The laptop's side: the profile, and what is wrong with the checkpoint (None when it fits). Of one that the host
+    fetches `parameters` and `size` are 0.
+    """
 
     profile: Profile
     parameters: int
@@ -64,10 +66,12 @@ def gather(inventory: Inventory, transport: Transport) -> Facts:
 
 
 def read_drafter(inventory: Inventory) -> Drafter:
-    """Validates the checkpoint on the laptop. Raises UsageError for a bad profile only."""
-    profile = profiles.load(inventory.drafter.profile)
+    """Validates the checkpoint on the laptop, if it is there. Raises UsageError for a bad profile only."""
+    profile, file = profiles.load(inventory.drafter.profile), inventory.drafter.file
+    if file is None:
+        return Drafter(profile, 0, 0)
     try:
-        header = validated(inventory.drafter.file, profile)
+        header = validated(file, profile)
     except DeployError as error:
         return Drafter(profile, 0, 0, error)
     return Drafter(profile, header.parameters, header.size)

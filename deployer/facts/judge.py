@@ -49,6 +49,12 @@ def _drafter(drafter: Drafter, inventory: Inventory) -> Iterator[Finding]:
     if drafter.failure is not None:
         yield Finding(Level.FAIL, "drafter", drafter.failure.what, drafter.failure.remedy)
         return
+    if hub := inventory.drafter.hub:
+        seen = (
+            f"{hub.repo} at {hub.revision}: the host fetches it after the install, held against {drafter.profile.name}"
+        )
+        yield Finding(Level.OK, "drafter", seen)
+        return
     seen = f"{drafter.parameters / 1e6:.2f} M parameters, {drafter.size / 1e6:.1f} MB, fits {drafter.profile.name}"
     yield Finding(Level.OK, "drafter", seen)
 

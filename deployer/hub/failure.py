@@ -29,8 +29,7 @@ def _said(host: str, request: Request, status: Status) -> tuple[str, str]:
     known: dict[str, tuple[str, str]] = {
         "network": (
             f"{host} does not reach the hub, or the line broke again and again",
-            f"try there: curl -I {hub.endpoint}; if it has no way out, fetch the model here and "
-            f"name its folder: [{request.kind}] push. What was fetched is kept",
+            f"try there: curl -I {hub.endpoint}; if it has no way out, {request.otherwise}. What was fetched is kept",
         ),
         "busy": ("the hub is overloaded or asks to wait", f"later {AGAIN}"),
         "gated": (

@@ -71,7 +71,7 @@ def start(transport: Transport, layout: Layout, request: Request, python: str, h
         "repo": hub.repo,
         "revision": hub.revision,
         "endpoint": hub.endpoint,
-        "only": [],
+        "only": list(request.only),
         "store": layout.store,
         "have": sorted(have),
         "token": place if token else None,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deployer.checkpoint import header, model_folder
+from deployer.checkpoint import header, model_folder, validate
 from deployer.checkpoint.header import Header
 from deployer.errors import PreflightError
 from deployer.hub import state
@@ -25,6 +25,11 @@ def check(transport: Transport, layout: Layout, request: Request, model: Model) 
     stored, names = places(layout, model), [blob.name for blob in model.blobs]
     paths = {blob.name: stored[blob.sha256] for blob in model.blobs}
     where = f"{transport.name}: {request.page}"
+    if request.profile:
+        answer = state.REMOTE.ask(transport, "heads", paths, {}, {})
+        for found in _headers(answer["weights"]).values():
+            validate.refuse(where, request.profile, tuple(validate.disagreements(found, request.profile)))
+        return
     if CONFIG not in paths:
         raise PreflightError(
             f"{request.hub.repo} is no model: it has no {CONFIG}", where=where, remedy=f"correct [{request.section}]"

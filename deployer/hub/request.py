@@ -7,10 +7,13 @@ import os
 import re
 from dataclasses import dataclass
 
+from deployer.checkpoint import profiles
+from deployer.checkpoint.config import as_json, config_of
+from deployer.checkpoint.profiles import Profile
 from deployer.inventory.model import Hub, Inventory
 from deployer.inventory.secret import Secret
 from deployer.plan.layout import Layout
-from deployer.push.model import target_slug
+from deployer.push.model import WEIGHTS, drafter_slug, target_slug
 
 RUN = "/run"  # in memory: a token is on no disk
 COMMIT = re.compile(r"^[0-9a-f]{40}$")
@@ -18,7 +21,9 @@ COMMIT = re.compile(r"^[0-9a-f]{40}$")
 
 @dataclass(frozen=True)
 class Request:
-    """A model on the hub and its place on the host. `section` is the inventory's."""
+    """A model on the hub and its place on the host. `section` is the inventory's; `profile` is a drafter's, which is
+    fetched as the bare checkpoint that a pushed one is.
+    """
 
     kind: str
     slug: str
@@ -26,6 +31,26 @@ class Request:
     hub: Hub
     section: str
     service: str
+    profile: Profile | None = None
+
+    @property
+    def only(self) -> tuple[str, ...]:
+        """The files to fetch; all that belong to the model if empty."""
+        return (WEIGHTS,) if self.profile else ()
+
+    @property
+    def texts(self) -> dict[str, bytes]:
+        """What is made here and lies beside the fetched files: of a drafter the same config.json as of a pushed one."""
+        return {"config.json": as_json(config_of(self.profile))} if self.profile else {}
+
+    @property
+    def otherwise(self) -> str:
+        """How the same model comes from the laptop."""
+        return (
+            "fetch the file here and name it: [drafter] file"
+            if self.profile
+            else ("fetch the model here and name its folder: [target] push")
+        )
 
     @property
     def key(self) -> str:
@@ -61,8 +86,25 @@ class Request:
 
 
 def requests(inventory: Inventory) -> tuple[Request, ...]:
-    """Everything that the inventory leaves to the host."""
+    """Everything that the inventory leaves to the host. Raises UsageError for a bad profile."""
+    return tuple(request for request in (_drafter(inventory), _target(inventory)) if request)
+
+
+def request(inventory: Inventory, kind: str) -> Request | None:
+    """The one for its drafter or its target, if it leaves that to the host."""
+    return next((found for found in requests(inventory) if found.kind == kind), None)
+
+
+def _drafter(inventory: Inventory) -> Request | None:
+    drafter, slug, service = inventory.drafter, drafter_slug(inventory), inventory.service
+    if drafter.hub is None:
+        return None
+    link, profile = f"{Layout.of(inventory).models}/{slug}", profiles.load(drafter.profile)
+    return Request("drafter", slug, link, drafter.hub, "drafter.hub", service, profile)
+
+
+def _target(inventory: Inventory) -> Request | None:
     target = inventory.target
     if target.hub is None:
-        return ()
-    return (Request("target", target_slug(inventory), target.path, target.hub, "target.hub", inventory.service),)
+        return None
+    return Request("target", target_slug(inventory), target.path, target.hub, "target.hub", inventory.service)

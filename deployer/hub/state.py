@@ -52,10 +52,10 @@ class Record:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
-    def model(self, request: Request, texts: dict[str, bytes] | None = None) -> Model | None:
+    def model(self, request: Request) -> Model | None:
         """None as long as not every file's SHA-256 is known."""
         known = tuple(Blob(file.name, file.sha256, file.size) for file in self.files if file.sha256)
-        return Model(request.kind, request.slug, known, texts or {}) if len(known) == len(self.files) else None
+        return Model(request.kind, request.slug, known, request.texts) if len(known) == len(self.files) else None
 
 
 @dataclass(frozen=True)

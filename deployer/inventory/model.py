@@ -80,12 +80,21 @@ class Hub(Section):
 
 
 class Drafter(Section):
-    """The checkpoint the user has: one bare .safetensors file."""
+    """The checkpoint: one bare .safetensors file of the laptop, or the model.safetensors of a model on the hub, which the
+    host fetches.
+    """
 
-    file: LaptopPath
+    file: LaptopPath | None = None
+    hub: Hub | None = None
     profile: ProfileReference = Field(
         description="the part of config.json that no header says: a bundled profile's name, or a TOML file's path"
     )
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.file is None) == (self.hub is None):
+            raise ValueError("say exactly one of file and hub: the checkpoint on the laptop, or the model on the hub")
+        return self
 
 
 class Target(Section):

@@ -50,7 +50,7 @@ gpus = $gpus # what the host must have before anything is written to it; 0 is a 
 min_free_gib = $free
 
 [drafter]
-file = $drafter # on this machine; relative to this file
+file = $drafter # on this machine; relative to this file. Or the host fetches it: hub = { repo = "owner/name" }
 profile = $profile # what no header says: a bundled profile's name, or a .toml file
 
 [target]

@@ -169,10 +169,11 @@ def _step(inventory: Inventory, transport: Transport, layout: Layout, verdict: V
 def _wanted(inventory: Inventory, transport: Transport) -> frozenset[str]:
     """Folders and digests of what the laptop has now, as far as it has it, and of what the host fetches itself."""
     file, folder = inventory.drafter.file, inventory.target.push
-    models = [drafter(inventory)] if file.is_file() else []
-    pushed = target(inventory) if folder and folder.is_dir() else None
-    models += [pushed] if pushed else []
-    names = {name for model in models for name in (model.identifier, *model.manifest.values())}
+    here = (
+        drafter(inventory) if file and file.is_file() else None,
+        target(inventory) if folder and folder.is_dir() else None,
+    )
+    names = {name for model in here if model for name in (model.identifier, *model.manifest.values())}
     for request in requests(inventory):
         if record := state.read(transport, Layout.of(inventory), request).record:
             names |= {file.sha256 for file in record.files if file.sha256}

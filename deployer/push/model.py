@@ -15,6 +15,7 @@ from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.push import digest
 
+WEIGHTS = "model.safetensors"  # of a drafter, whatever its file is called on the laptop
 SUMS = ".sha256sums"  # hidden: no file of a model can have this name
 
 
@@ -84,14 +85,15 @@ def target_slug(inventory: Inventory) -> str:
     return slug(inventory.target.path.rpartition("/")[2])
 
 
-def drafter(inventory: Inventory) -> Model:
-    """The drafter: the bare checkpoint, looked at to the last byte, and the config.json made of it.
-
-    Raises PreflightError if it does not fit.
+def drafter(inventory: Inventory) -> Model | None:
+    """The drafter, when it is the laptop's: the bare checkpoint, looked at to the last byte, and the config.json made of
+    it. Raises PreflightError if it does not fit.
     """
     file, profile = inventory.drafter.file, profiles.load(inventory.drafter.profile)
+    if file is None:
+        return None
     config = as_json(config_from(examined(file, profile), profile))
-    weights = Blob.here("model.safetensors", file)
+    weights = Blob.here(WEIGHTS, file)
     return Model(kind="drafter", slug=drafter_slug(inventory), blobs=(weights,), texts={"config.json": config})
 
 

@@ -54,11 +54,11 @@ def plan(inventory: Inventory, transport: Transport, *, limit: float | None = No
     Raises PreflightError for a bad checkpoint or a full disk.
     """
     layout = Layout.of(inventory)
-    models = [(drafter(inventory), f"{layout.models}/{drafter_slug(inventory)}")]
-    pushed_target = target(inventory)
-    if pushed_target:
-        models.append((pushed_target, inventory.target.path))
-    looked = [(model, link, look(transport, layout, model, link, anew=verify)) for model, link in models]
+    links = {"drafter": f"{layout.models}/{drafter_slug(inventory)}", "target": inventory.target.path}
+    models = [model for model in (drafter(inventory), target(inventory)) if model]
+    looked = [
+        (model, links[model.kind], look(transport, layout, model, links[model.kind], anew=verify)) for model in models
+    ]
     missing = [(blob, found) for model, _, found in looked for blob in absent(model, found)]
     manner = Manner(staged.small_way(transport), limit)
     if missing:

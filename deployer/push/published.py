@@ -8,7 +8,7 @@ import shlex
 
 from deployer.errors import PreflightError
 from deployer.hub import state
-from deployer.hub.request import Request, requests
+from deployer.hub.request import Request, request
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.push import model
@@ -16,23 +16,27 @@ from deployer.transport.base import Transport
 
 
 def drafter_dir(inventory: Inventory, transport: Transport) -> str:
-    """The drafter's folder on the host: that of the laptop's checkpoint if it is there, else what was pushed last.
+    """The drafter's folder on the host: what the host fetched; or that of the laptop's checkpoint if it is there, else
+    what was pushed last.
 
-    It need not be there yet: whoever uses it looks. Raises PreflightError when neither checkpoint nor link exists.
+    It need not be there yet: whoever uses it looks. Raises PreflightError when neither checkpoint nor link exists, or
+    nothing was fetched.
     """
-    layout = Layout.of(inventory)
-    file = inventory.drafter.file
-    if file.is_file():
-        return model.drafter(inventory).folder(layout)
-    return _linked(transport, f"{layout.models}/{model.drafter_slug(inventory)}", str(file))
+    if asked := request(inventory, "drafter"):
+        return _fetched(inventory, transport, asked)
+    layout, file = Layout.of(inventory), inventory.drafter.file
+    pushed = model.drafter(inventory) if file and file.is_file() else None
+    if pushed is None:
+        return _linked(transport, f"{layout.models}/{model.drafter_slug(inventory)}", str(file))
+    return pushed.folder(layout)
 
 
 def target_dir(inventory: Inventory, transport: Transport) -> str:
     """The target's folder on the host: the inventory's path, or the folder behind it when the target is pushed, or
     fetched by the host. Raises PreflightError when it is not there yet.
     """
-    for request in requests(inventory):
-        return _fetched(inventory, transport, request)
+    if asked := request(inventory, "target"):
+        return _fetched(inventory, transport, asked)
     folder = inventory.target.push
     if folder is None:
         return inventory.target.path
@@ -42,13 +46,13 @@ def target_dir(inventory: Inventory, transport: Transport) -> str:
     return pushed.folder(Layout.of(inventory))
 
 
-def _fetched(inventory: Inventory, transport: Transport, request: Request) -> str:
+def _fetched(inventory: Inventory, transport: Transport, asked: Request) -> str:
     layout = Layout.of(inventory)
-    record = state.read(transport, layout, request).record
-    found = record.model(request) if record else None
+    record = state.read(transport, layout, asked).record
+    found = record.model(asked) if record else None
     if found is None:
         raise PreflightError(
-            f"no model: {request} was not fetched yet",
+            f"no model: {asked} was not fetched yet",
             where=transport.name,
             remedy=f"ddtree-deploy push {transport.name}",
         )

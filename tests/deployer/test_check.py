@@ -12,8 +12,10 @@ from material import recorded
 from deployer.errors import PreflightError
 from deployer.facts import confinement, disk, gpu, host, ports
 from deployer.facts.finding import Finding, Level, failures
+from deployer.facts.gather import read_drafter
 from deployer.facts.judge import judge
 from deployer.facts.target import Target
+from deployer.inventory.model import Drafter, Hub
 
 
 def test_a_fit_host_has_only_good_findings() -> None:
@@ -150,6 +152,17 @@ def test_limits_that_a_unit_really_had() -> None:
     assert (low.level, low.seen) == (Level.WARN, "locked memory 64 KiB, open files 1024")
     assert "lxc.prlimit" in low.remedy
     assert "ulimits" not in subjects(fit(confinement=None)), "nothing was looked at"
+
+
+def test_a_drafter_that_the_host_fetches_is_held_against_its_profile_there() -> None:
+    of_the_hub = Drafter(hub=Hub(repo="owner/Drafter", revision="v1"), profile=PRODUCTION.drafter.profile)
+    inventory = PRODUCTION.model_copy(update={"drafter": of_the_hub})
+    assert read_drafter(inventory).failure is None, "there is nothing on the laptop to look at"
+    found = next(f for f in judge(fit(drafter=read_drafter(inventory)), inventory) if f.subject == "drafter")
+    assert (found.level, found.seen) == (
+        Level.OK,
+        "owner/Drafter at v1: the host fetches it after the install, held against z-lab/Qwen3.6-27B-DFlash",
+    )
 
 
 def test_libnuma_matters_to_the_cpu_build_only() -> None:

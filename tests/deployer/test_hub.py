@@ -13,25 +13,20 @@ from pathlib import Path
 
 import planted
 import pytest
+from hub_host import ENGINE, MARKS, fetched, hurried, install
 from hub_stand_in import COMMIT, StandInHub
-from material import REPOSITORY, inventory_for, write_model
+from material import inventory_for, write_model
 from recorder import Recorder
 from units_stand_in import Units
 
 from deployer.errors import DeployError, Exit, PreflightError, TransferError
 from deployer.hub import job, plan
 from deployer.inventory.model import Hub, Inventory
-from deployer.plan import apply
 from deployer.push import published
 from deployer.transport.local import LocalTransport
 
-ENGINE = REPOSITORY / "build/engine"
 REPO = "owner/Big-Target"
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.slow,
-    pytest.mark.skipif(not (ENGINE / "bin/python").exists(), reason="huggingface_hub is the engine's: make engine"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture
@@ -46,24 +41,14 @@ def hub(tmp_path: Path) -> Iterator[StandInHub]:
 
 @pytest.fixture
 def units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Units]:
-    monkeypatch.setattr(job, "EVERY", 0.05)
-    monkeypatch.setattr(job, "PIECE", 4096)
-    monkeypatch.setattr(job, "ATTEMPTS", 2)
-    monkeypatch.setattr(job, "LONGEST", 0.1)
-    monkeypatch.setattr(job, "RUN", str(tmp_path / "run"))
-    (tmp_path / "run").mkdir()
-    running = Units(tmp_path, monkeypatch)
-    yield running
-    running.kill()
+    with hurried(tmp_path, monkeypatch) as running:
+        yield running
 
 
 @pytest.fixture
 def inventory(tmp_path: Path, drafter: Path, hub: StandInHub, units: Units) -> Inventory:
     """A host with a release, whose target lies on the hub."""
-    release = tmp_path / "root/releases/one"
-    release.mkdir(parents=True)
-    (release / "venv").symlink_to(ENGINE)
-    (tmp_path / "root/current").symlink_to(release)
+    install(tmp_path / "root")
     return asking(inventory_for(tmp_path, drafter), Hub(repo=REPO, endpoint=hub.endpoint))
 
 
@@ -74,12 +59,6 @@ def asking(inventory: Inventory, hub: Hub) -> Inventory:
 def changed(inventory: Inventory, **changes: object) -> Inventory:
     assert inventory.target.hub is not None
     return asking(inventory, Hub.model_validate({**inventory.target.hub.model_dump(), **changes}))
-
-
-def fetched(inventory: Inventory, recorder: Recorder | None = None) -> Recorder:
-    recorder, local = recorder or Recorder(), LocalTransport()
-    apply.run(plan.plan(inventory, local), recorder)
-    return recorder
 
 
 def failed(inventory: Inventory) -> DeployError:

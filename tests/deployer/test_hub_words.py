@@ -14,7 +14,7 @@ from deployer.errors import PreflightError, TransferError
 from deployer.hub import failure
 from deployer.hub.request import Request, requests
 from deployer.hub.state import Listed, Record, Status
-from deployer.inventory.model import Hub, Inventory, Target
+from deployer.inventory.model import Drafter, Hub, Inventory, Target
 from deployer.plan.layout import Layout
 from deployer.transport.local import LocalTransport
 
@@ -95,6 +95,22 @@ def test_every_kind_of_failure_names_the_model_the_host_and_what_to_do(inventory
     assert "owner/Big" in error.where
     assert error.where.startswith("box: ")
     assert error.remedy
+
+
+def test_a_host_without_a_way_out_gets_its_model_from_the_laptop(inventory: Inventory) -> None:
+    hub, kinds = Hub(repo="owner/Tiny"), {"drafter": "[drafter] file", "target": "[target] push"}
+    of_the_hub = inventory.model_copy(
+        update={
+            "drafter": Drafter(hub=hub, profile=inventory.drafter.profile),
+            "target": inventory.target.model_copy(update={"hub": hub}),
+        }
+    )
+    asked = requests(of_the_hub)
+    assert len({request.unit for request in asked}) == 2, "one repository may hold both"
+    status = Status("failed", 0, 0, "network", "no route")
+    said = {request.kind: failure.explained(FakeTransport({}), request, "/s", status).remedy for request in asked}
+    assert said.keys() == kinds.keys()
+    assert all(words in said[kind] for kind, words in kinds.items())
 
 
 def test_a_kind_that_nobody_foresaw_leads_to_the_journal(inventory: Inventory) -> None:

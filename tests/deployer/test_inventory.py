@@ -80,6 +80,20 @@ def test_a_mistake_names_file_key_and_remedy(tmp_path: Path, old: str, new: str,
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "origin",
+    ["", 'file = "drafter.safetensors"\nhub = { repo = "owner/Drafter" }'],
+    ids=["neither", "both"],
+)
+def test_a_drafter_comes_from_one_place(tmp_path: Path, origin: str) -> None:
+    one = MINIMAL.replace('file = "drafter.safetensors"', 'hub = { repo = "owner/Drafter", revision = "v1" }')
+    found = load(write(tmp_path, one)).drafter
+    assert (found.file, found.hub and found.hub.repo) == (None, "owner/Drafter")
+    with pytest.raises(UsageError, match=r"drafter: .*say exactly one of file and hub") as caught:
+        load(write(tmp_path, MINIMAL.replace('file = "drafter.safetensors"', origin)))
+    assert caught.value.remedy == "correct drafter"
+
+
 def test_an_unknown_host_gets_the_nearest_name() -> None:
     with pytest.raises(UsageError, match="did you mean staging"):
         load("stagin")
