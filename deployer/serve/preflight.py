@@ -13,7 +13,7 @@ from deployer.facts.judge_systemd import unit_findings
 from deployer.install.verify import scratch_command
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
-from deployer.transport.base import Transport
+from deployer.transport.base import SILENCE, Transport
 
 _HELD_MIB = 1024
 # Parses the file with `vllm serve`'s own parser, through its own entry, and stops where the server would start.
@@ -107,9 +107,11 @@ def models_are_there(transport: Transport, *folders: str) -> None:
 
 
 def options_are_vllms(transport: Transport, python: str, config: str) -> None:
-    """Lets the installed vLLM read `config`, a path on the host that ends in .yaml. PreflightError if it refuses."""
+    """Lets the installed vLLM read `config`, a path on the host that ends in .yaml. PreflightError if it refuses,
+    TransferError if it is silent for too long.
+    """
     command = scratch_command(python, config)
-    result = transport.run(command, sudo=True, check=False, timeout=300.0, stdin=_PARSE.encode())
+    result = transport.run(command, sudo=True, check=False, timeout=SILENCE, stdin=_PARSE.encode())
     if "options-accepted" not in result.stdout:
         lines = [line for line in result.stderr.strip().splitlines() if "error" in line.lower()]
         said = (lines or result.stderr.strip().splitlines() or ["it said nothing"])[-1]

@@ -17,13 +17,14 @@ from deployer.serve import gate
 from deployer.serve.decoding import Decoding
 from deployer.serve.gate import Clock, Wanted
 from deployer.serve.records import OLD, Record, Records
-from deployer.serve.service import LEFT, Service, stop_command, stop_unit
+from deployer.serve.service import LEFT, STOPS, Service, stop_command, stop_unit
 from deployer.serve.way_back import WayBack
+from deployer.transport.base import SILENCE
 
 _JOURNAL = 20
 _GPU_WAIT = 60.0
 _GPU_IDLE_MIB = 1024
-_SILENCE = 900.0  # seconds beyond the gate's own, after which the host takes the deployer for lost
+_AROUND = STOPS + _GPU_WAIT + SILENCE  # seconds that a switch may take beyond the gate's own: a drain, a start
 # The same wait as below, in the host's own words.
 _MEMORY = f"""\
 tries=0
@@ -52,7 +53,7 @@ class Switch:
     @cached_property
     def way(self) -> WayBack:
         """How the host gets back by itself."""
-        return WayBack(self.service.transport, self.service.layout, self.wanted.timeout + _SILENCE)
+        return WayBack(self.service.transport, self.service.layout, self.wanted.timeout + _AROUND)
 
     def start(self, progress: Progress) -> None:
         """Stops what runs, puts the new files in place, starts. A failure restores what ran before."""

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from deployer.errors import DeployError
 from deployer.plan.layout import Layout
-from deployer.transport.base import Transport
+from deployer.transport.base import SILENCE, Transport
 from deployer.transport.shell import CommandError
 
 _RUNS = 900.0  # seconds for the script: a drain, the GPUs' memory, a start
@@ -46,13 +46,17 @@ WantedBy=multi-user.target
 
 @dataclass
 class WayBack:
-    """One switch's way back. `patience` is the number of seconds after which the host stops waiting for its end."""
+    """One switch's way back. The host goes it when this program's line ends or has been silent for `silence` seconds, and
+    whatever it hears when `patience` seconds are over.
+    """
 
     transport: Transport
     layout: Layout
     patience: float
+    silence: float = SILENCE
     watched: bool = field(default=False, init=False)
     _line: BinaryIO | None = field(default=None, init=False)
+    _over: threading.Event = field(default_factory=threading.Event, init=False)
 
     def keep(self, script: str) -> bool:
         """Puts `script` in place, and from here on the host runs it when this program falls silent.
@@ -101,6 +105,7 @@ class WayBack:
         with suppress(DeployError):
             self.close()
         self.watched = False
+        self._over.set()
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -118,19 +123,30 @@ class WayBack:
     def _watch(self) -> bool:
         """A unit of the host's reads from this program, and goes back at the end of that: systemd keeps it, not sshd."""
         source, sink = os.pipe()
-        self._line = os.fdopen(sink, "wb")
+        self._line = os.fdopen(sink, "wb", buffering=0)
         name = f"{self._watching}{uuid.uuid4().hex[:8]}"
         back = f"exec systemctl start {quote(self.layout.way_back_unit)}"
-        waits = f"timeout {self.patience:.0f} cat >/dev/null || true && {back}"
+        # From the first word on: where a way carries only the end of its input, silence says nothing.
+        listens = f'test "$(head -c 1)" && while test "$(timeout {self.silence:g} head -c 1)"; do :; done'
+        waits = f"timeout {self.patience:.0f} /bin/sh -c {quote(listens)}; {back}"
         command = f"exec systemd-run --quiet --collect --pipe --unit={name} /bin/sh -c {quote(waits)}"
-        watch = threading.Thread(target=self._hold, args=(command, os.fdopen(source, "rb", buffering=0)), daemon=True)
-        watch.start()
+        self._over = threading.Event()
+        holds = (command, os.fdopen(source, "rb", buffering=0))
+        threading.Thread(target=self._hold, args=holds, daemon=True).start()
+        threading.Thread(target=self._speak, args=(self._line, self._over), daemon=True).start()
         deadline = time.monotonic() + _WATCHING
         while time.monotonic() < deadline:
             if self.transport.run(f"systemctl is-active -q {name}", check=False).ok:
                 return True
             time.sleep(0.1)
         return False
+
+    def _speak(self, line: BinaryIO, over: threading.Event) -> None:
+        """A word now and then, as long as this program runs and the line takes it."""
+        with suppress(OSError, ValueError):  # broken, or closed meanwhile
+            line.write(b".")
+            while not over.wait(self.silence / 10):
+                line.write(b".")
 
     def _hold(self, command: str, source: BinaryIO) -> None:
         with suppress(DeployError), source:

@@ -8,6 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+SILENCE = 300.0
+"""Seconds without a word after which the two ends take each other for lost: the deployer a command of the engine's that
+says nothing, the host a deployer whose switch is under way. vLLM's own parser takes 71 s on a disk that has none of its
+bytecode; nobody wants to be without a service for longer because a laptop is asleep.
+"""
+
 
 @dataclass(frozen=True)
 class Result:

@@ -64,8 +64,8 @@ class LocalTransport(ShellTransport):
             try:
                 while chunk := source.read(CHUNK):
                     process.stdin.write(chunk)
+                    process.stdin.flush()
                     sent(len(chunk))
-                process.stdin.flush()
             except BrokenPipeError:
                 pass  # its exit code and stderr say why it stopped reading
             try:

@@ -241,7 +241,7 @@ def test_the_host_itself_starts_the_service_again_if_the_laptop_never_comes_back
     [watch] = [command for command in host.commands if "exec systemd-run" in command]
     stopped = next(n for n, command in enumerate(host.commands) if command.startswith("sudo u=ddtree-vllm.service;"))
     assert kept < stopped
-    patience = re.search(r"timeout (\d+) cat", watch)
+    patience = re.search(r"timeout (\d+) /bin/sh", watch)
     assert patience is not None
     assert int(patience[1]) == 3 * inventory().serve.gate_timeout + 3 * 3600, "every start and client at its own limit"
     started = next(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deployer.errors import PreflightError
+from deployer.errors import PreflightError, TransferError
 from deployer.facts import gpu
 from deployer.facts.gpu import Gpus
-from deployer.serve.preflight import gpus_are_ready, held_only_by
+from deployer.serve.preflight import gpus_are_ready, held_only_by, options_are_vllms
+from deployer.transport.base import SILENCE, Result
+from deployer.transport.local import LocalTransport
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -22,6 +25,15 @@ def refusal(gpus: Gpus, replace: str | None = None) -> str:
     with pytest.raises(PreflightError) as raised:
         gpus_are_ready(gpus, False, replace, "ct129")
     return f"{raised.value.what} | {raised.value.remedy}"
+
+
+def test_vllms_parser_may_be_silent_as_long_as_anybody() -> None:
+    class Waiting(LocalTransport):
+        def run(self, command: str, **options: Any) -> Result:
+            raise TransferError(f"no result within {options['timeout']:g} s", where="box", remedy="try by hand")
+
+    with pytest.raises(TransferError, match=f"no result within {SILENCE:g} s"):
+        options_are_vllms(Waiting(), "/venv/bin/python", "/config.yaml")
 
 
 def test_idle_cards_are_ready() -> None:

@@ -4,6 +4,7 @@ write down what they are asked, run the way back's script, and carry out what th
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 from material import REPOSITORY
@@ -21,6 +23,7 @@ from deployer.serve.records import OLD, Record, Records, installed
 from deployer.serve.service import Service
 from deployer.serve.switch import way_back_script
 from deployer.serve.way_back import WayBack
+from deployer.transport.base import Transport
 from deployer.transport.local import LocalTransport
 
 SYSTEMCTL = """#!/bin/sh
@@ -127,37 +130,49 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     return made
 
 
-def begin(box: Box) -> WayBack:
+def begin(box: Box, transport: Transport | None = None, **limits: float) -> WayBack:
     """What a switch does before it stops anything, and then the new files in place."""
     box.records.stage(box.new, box.before)
-    way = WayBack(box.records.transport, box.layout, 60.0)
+    way = WayBack(transport or box.records.transport, box.layout, **{"patience": 60.0, **limits})
     assert way.keep(box.script())
     box.records.put_in_place()
     return way
 
 
-KILLED = """
+ENDED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[2]]
 import test_serve_way_back as test
 box = test.make(Path(sys.argv[1]))
-way = test.begin(box)
+way = test.begin(box, silence=float(sys.argv[4]))
 print("begun", flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+os.kill(os.getpid(), getattr(signal, sys.argv[3]))
 """
 
 
-def test_when_the_deployer_is_killed_the_host_goes_back(box: Box) -> None:
-    program = [sys.executable, "-c", KILLED, box.layout.root, str(Path(__file__).parent)]
+def deployer(box: Box, end: str, *, silence: float = 60.0) -> subprocess.Popen[str]:
+    """A deployer of its own that has begun a switch, and then gets the signal `end`."""
+    program = [sys.executable, "-c", ENDED, box.layout.root, str(Path(__file__).parent), end, str(silence)]
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{Path(__file__).parent}"}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "begun\n"), done.stderr
+    return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def gone_back(box: Box) -> None:
+    """Waits until the host has gone the way back."""
     deadline = time.monotonic() + 30
     while list(Path(box.layout.state).glob("way-back.sh*")):
         assert time.monotonic() < deadline, box.log.read_text()
         time.sleep(0.05)
     assert box.in_place() == "r1"
+
+
+def test_when_the_deployer_is_killed_the_host_goes_back(box: Box) -> None:
+    with deployer(box, "SIGKILL") as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.read() == "begun\n"
+    assert killed.returncode == -signal.SIGKILL
+    gone_back(box)
     assert [line.split()[0] for line in box.asked()] == ["stop", "reset-failed", "start"]
     assert not list(Path(box.layout.root).rglob("*.new")) + list(Path(box.layout.root).rglob(f"*{OLD}"))
 
@@ -174,17 +189,50 @@ def test_a_switch_that_has_ended_leaves_no_way_back(box: Box) -> None:
     assert not Path(box.layout.way_back).exists()
 
 
-def test_a_deployer_that_is_silent_for_too_long_counts_as_lost(box: Box) -> None:
-    box.records.stage(box.new, box.before)
-    way = WayBack(box.records.transport, box.layout, 1.0)
-    assert way.keep(box.script())
-    box.records.put_in_place()
-    deadline = time.monotonic() + 30
-    while list(Path(box.layout.state).glob("way-back.sh*")):
-        assert time.monotonic() < deadline, box.log.read_text()
-        time.sleep(0.05)
-    assert box.in_place() == "r1"
+def test_a_switch_that_takes_too_long_counts_as_lost_whatever_its_deployer_says(box: Box) -> None:
+    way = begin(box, patience=1.0)
+    gone_back(box)
     way.end()
+
+
+def test_a_deployer_that_falls_silent_is_lost_though_its_line_is_open(box: Box) -> None:
+    """Its process is stopped, as on a laptop that sleeps or behind a link that carries nothing and is not cut."""
+    with deployer(box, "SIGSTOP", silence=3.0) as stopped:
+        try:
+            gone_back(box)
+            assert stopped.poll() is None
+        finally:
+            stopped.kill()
+
+
+def test_one_that_works_is_not_however_long_the_switch_takes(box: Box) -> None:
+    way = begin(box, silence=2.0)
+    time.sleep(3.0)
+    assert way.stands()
+    assert way.close()
+    way.end()
+    assert box.in_place() == "r2"
+
+
+def test_a_way_that_carries_only_the_end_of_its_input_says_nothing_by_its_silence(box: Box) -> None:
+    class Ends(LocalTransport):
+        """What comes is kept back until it has ended, as `pct exec` may do."""
+
+        def hold(self, command: str, source: BinaryIO, *, sudo: bool = False, stall: float = 60.0) -> None:
+            class Late(io.RawIOBase):
+                def read(self, size: int = -1) -> bytes:
+                    while source.read(1):
+                        pass
+                    return b""
+
+            super().hold(command, cast(BinaryIO, Late()), sudo=sudo, stall=stall)
+
+    way = begin(box, Ends(), silence=0.3)
+    time.sleep(1.5)
+    assert way.stands()
+    assert way._line is not None
+    way._line.close()
+    gone_back(box)
 
 
 def test_whoever_comes_first_decides_whether_the_host_goes_back(box: Box) -> None:

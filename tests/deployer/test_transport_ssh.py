@@ -5,10 +5,12 @@ looks like.
 from __future__ import annotations
 
 import io
+import os
 import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import paramiko
@@ -18,6 +20,7 @@ from sshd import Servers, free_port, keygen
 from deployer.errors import PreflightError, TransferError
 from deployer.inventory.model import Ssh
 from deployer.transport.hostkeys import HostKeyError
+from deployer.transport.local import LocalTransport
 from deployer.transport.shell import CommandError
 from deployer.transport.ssh import SshTransport
 
@@ -40,6 +43,25 @@ def test_a_jump_host_named_in_the_inventory_comes_before_the_configs(servers: Se
     box = transport(servers, "direct", jump="jump,direct")
     assert [hop.alias for hop in box.hops] == ["jump", "direct", "direct"]
     assert box.run("echo ok").stdout == "ok\n"
+    box.close()
+
+
+@pytest.mark.parametrize("way", ["ssh", "here"])
+def test_what_is_held_hears_each_word_when_it_is_said(servers: Servers, tmp_path: Path, way: str) -> None:
+    box = transport(servers) if way == "ssh" else LocalTransport()
+    heard = tmp_path / "heard"
+    near, far = os.pipe()
+    with open(near, "rb", buffering=0) as source, ThreadPoolExecutor(1) as pool:
+        held = pool.submit(box.hold, f"while test $(head -c 1); do echo word >>{heard}; done", source)
+        for count in (1, 2):
+            os.write(far, b".")
+            deadline = time.monotonic() + 30
+            while not heard.exists() or len(heard.read_text().split()) < count:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        assert not held.done()
+        os.close(far)
+        held.result(timeout=30)
     box.close()
 
 
