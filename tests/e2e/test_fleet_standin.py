@@ -29,7 +29,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     (folder / "routers/edge.toml").write_text(router_over_the_pair(lab))
     for box in BOXES:
         (folder / f"box{box}.toml").write_text(inventory_of(box, lab))
-        made.put(f"ct{box}", f"{RELEASE}/venv/bin/vllm", (REPO / "tests/e2e/standin_vllm.py").read_text())
+        made.put(f"ct{box}", f"{RELEASE}/venv/bin/vllm", (REPO / "tests/lab/stand_in_vllm.py").read_text())
         made.put(f"ct{box}", f"{RELEASE}/venv/bin/python", PYTHON)
         made.put(f"ct{box}", f"{RELEASE}/release.json", "{}")
         made.inside(f"ct{box}", f"ln -sfn {RELEASE} /opt/ddtree/current; chmod -R go+rX /opt/ddtree")

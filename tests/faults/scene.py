@@ -116,7 +116,7 @@ class Scene:
         """In every release, in the place of vLLM's command and of its parser: to play the cells in a fraction of the
         time.
         """
-        text = (Path(__file__).parent / "stand_in_engine.py").read_text()
+        text = (REPOSITORY / "tests/lab/stand_in_vllm.py").read_text()
         self.inside(f"cat >/run/engine; {_STAND_IN}; systemctl restart ddtree-vllm", stdin=text)
 
     def reachable(self, within: float = 60.0) -> None:

@@ -1,7 +1,11 @@
 #!/usr/bin/python3
-"""A stand-in for `vllm serve --config FILE` in a release's venv: an engine that answers every prompt with the same words, 20
-tokens a second. It reads the config as vLLM does, counts its requests, drafts and trees as vLLM does, and on SIGTERM it
-listens no more, finishes what runs, and ends. Standard library only: it runs in the lab.
+"""A STAND-IN for vLLM's command in a release's venv, to play many deployments in little time. It computes nothing: what is
+tested with it is the deployer.
+
+`serve --config FILE` reads the config as vLLM does, takes seconds to "load", answers every prompt with the same words, 20
+tokens a second, and counts its requests, drafts and trees as the config says; on SIGTERM it listens no more, finishes what
+runs, and ends. `bench serve` asks it, and writes such numbers as vLLM's client writes. Standard library only: it runs in
+the lab.
 """
 
 from __future__ import annotations
@@ -15,16 +19,24 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 ANSWER = "the young captain keeps the lantern beyond the bridge"
+LOADS = 4  # seconds
 SECONDS_PER_TOKEN = 0.05
-COUNTED = ("spec_decode_num_drafts_total", "ddtree_trees_total", "ddtree_nodes_total")
+TOKENS = 10  # where nobody says how many
+DRAFTS = ("spec_decode_num_drafts_total", "spec_decode_num_accepted_tokens_total")
+TREES = ("ddtree_trees_total", "ddtree_nodes_total", "ddtree_accepted_off_spine_total")
+ACCEPTED = 3  # tokens a draft
 
 
 class Engine:
-    """How many requests run, and how many steps were taken."""
+    """How many requests run, and how many steps were taken, by these options."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.model = options["served-model-name"][0]
+        self.counted = DRAFTS if "speculative-config" in options else ()
+        self.counted += TREES if "worker-cls" in options else ()
         self.running, self.steps = 0, 0
         self.lock = threading.Lock()
 
@@ -46,15 +58,16 @@ class Engine:
             self.steps += 1
 
     def metrics(self) -> str:
-        counted = "".join(f"vllm:{name} {self.steps}\n" for name in COUNTED)
-        accepted = f"vllm:spec_decode_num_accepted_tokens_total {3 * self.steps}\n"
-        return f"vllm:num_requests_running {self.running}\nvllm:num_requests_waiting 0\n{counted}{accepted}"
+        counted = "".join(
+            f"vllm:{name} {self.steps * (ACCEPTED if 'accepted' in name else 1)}\n" for name in self.counted
+        )
+        return f"vllm:num_requests_running {self.running}\nvllm:num_requests_waiting 0\n{counted}"
 
 
-def main(config: str) -> None:
-    pairs = (line.partition(": ") for line in Path(config).read_text(encoding="utf-8").splitlines() if line)
+def serve() -> None:
+    pairs = (line.partition(": ") for line in Path(option("--config")).read_text(encoding="utf-8").splitlines() if line)
     options: dict[str, Any] = {key: json.loads(value) for key, _, value in pairs}
-    engine = Engine()
+    engine = Engine(options)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -63,7 +76,7 @@ def main(config: str) -> None:
             if self.path == "/metrics":
                 self.whole(engine.metrics())
             elif self.path == "/v1/models":
-                self.whole(json.dumps({"data": [{"id": options["served-model-name"][0]}]}))
+                self.whole(json.dumps({"data": [{"id": engine.model}]}))
             else:
                 self.whole("{}")
 
@@ -71,7 +84,7 @@ def main(config: str) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             engine.begins()
             try:
-                (self.stream if asked.get("stream") else self.plain)(engine.tokens(asked["max_tokens"]))
+                (self.stream if asked.get("stream") else self.plain)(engine.tokens(asked.get("max_tokens", TOKENS)))
             finally:
                 engine.ends()
 
@@ -107,6 +120,9 @@ def main(config: str) -> None:
 
         def log_message(self, *words: object) -> None: ...
 
+    for second in range(LOADS):
+        print(f"stand-in engine: loading, {second} s", flush=True)
+        time.sleep(1.0)
     server = ThreadingHTTPServer((options["host"], options["port"]), Handler)
     server.daemon_threads = True
 
@@ -122,5 +138,21 @@ def main(config: str) -> None:
     os._exit(0)
 
 
+def bench() -> None:
+    asked = int(option("--num-prompts"))
+    for _ in range(asked):
+        urlopen(option("--base-url") + "/v1/completions", b"{}", timeout=60).read()
+        time.sleep(1.0)
+    numbers = {"completed": asked, "failed": 0, "duration": float(asked), "output_throughput": 32.0}
+    answers = {"generated_texts": [f" {ANSWER}"] * asked}
+    numbers |= {"total_input_tokens": 4 * asked, "total_output_tokens": 32 * asked}
+    times = {f"p{rank}_{name}_ms": 5.0 for rank in (10, 50, 90, 99) for name in ("ttft", "tpot", "e2el")}
+    Path(option("--result-dir"), option("--result-filename")).write_text(json.dumps({**numbers, **answers, **times}))
+
+
+def option(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1]
+
+
 if __name__ == "__main__":
-    main(sys.argv[sys.argv.index("--config") + 1])
+    {"serve": serve, "bench": bench}[sys.argv[1]]()
