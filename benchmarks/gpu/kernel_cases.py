@@ -22,6 +22,8 @@ from ddtree_ext.kernels.gdn_delta import apply_tree
 from ddtree_ext.kernels.gdn_solve import solve_tree
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash
 from ddtree_ext.kernels.rows import expand_rows
+from ddtree_ext.kernels.topk import top_logprobs
+from ddtree_ext.kernels.topk_scratch import TopkScratch
 from ddtree_ext.kernels.walk import walk_trees
 
 BLOCK = 784
@@ -138,6 +140,7 @@ def cases(dims: Dims, step: Step, device: str) -> Iterator[Case]:
     yield _compact(inputs)
     yield _walk(inputs)
     yield _gather(inputs)
+    yield _topk(inputs)
     yield _build(inputs)
 
 
@@ -244,6 +247,16 @@ def _gather(inputs: Inputs) -> Case:
             gather_rows(states, inputs.starts, inputs.path, inputs.consumed, inputs.is_tree, states)
 
     return Case("gather_rows", ("gather_rows",), gather)
+
+
+def _topk(inputs: Inputs) -> Case:
+    drafted, vocabulary = inputs.step.batch * DRAFTER_WIDTH, inputs.dims.vocabulary
+    logits = inputs.random(drafted, vocabulary)
+    scratch = TopkScratch.allocate(drafted, vocabulary, RANKS, inputs.device)
+    logprobs = inputs.random(drafted, RANKS, dtype=torch.float32)
+    ids = torch.empty_like(logprobs, dtype=torch.int64)
+    kernels = ("topk, chunks", "topk, merge")
+    return Case("top_logprobs", kernels, lambda: top_logprobs(logits, scratch, logprobs, ids))
 
 
 def _build(inputs: Inputs) -> Case:

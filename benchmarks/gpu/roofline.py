@@ -14,12 +14,15 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.dims import QWEN36_27B, Dims
 from ddtree_ext.kernels.attention_scratch import MAX_SPLITS, PARTIALS, Tiles, best_splits
+from ddtree_ext.kernels.topk_scratch import BLOCK, TILES
 
 ACTIVATION, WIDE = 2, 4
 """Bytes of bfloat16 and float32."""
 CONV_WIDTH, DRAFTER_WIDTH, RANKS = 4, 15, 16
 PROCESSORS = 132
 """Of an H200: attention splits its keys so that they are full."""
+CHUNK = BLOCK * TILES
+"""Logits of a row that one program of the top-k reads."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,14 @@ def splits(dims: Dims, step: Step) -> int:
 
 def works(dims: Dims, step: Step) -> tuple[Work, ...]:
     """Every kernel of ddtree_ext that a step launches on one rank, in the order of the step."""
-    return (*_rows(step), *_delta(dims, step), *_attention(dims, step), *_commit(dims, step), *_draft(dims, step))
+    return (
+        *_rows(step),
+        *_delta(dims, step),
+        *_attention(dims, step),
+        *_commit(dims, step),
+        *_draft(dims, step),
+        *_grow(dims, step),
+    )
 
 
 def _delta(dims: Dims, step: Step) -> Iterator[Work]:
@@ -156,11 +166,21 @@ def _rows(step: Step) -> Iterator[Work]:
 
 
 def _draft(dims: Dims, step: Step) -> Iterator[Work]:
-    """The walk, the path's hidden states for the drafter, and the next tree."""
+    """The walk, and the path's hidden states for the drafter."""
     tree = step.batch * step.rows
     yield Work("walk_trees", 1, tree * (8 + 8 + 4 + 8 + 4))
     yield Work("gather_rows", len(dims.taps), step.batch * len(dims.taps) * 2 * step.path * dims.hidden * ACTIVATION)
-    yield Work("build_trees", 1, step.batch * DRAFTER_WIDTH * RANKS * (4 + 8) + tree * (8 + 4 + 4 + 8))
+
+
+def _grow(dims: Dims, step: Step) -> Iterator[Work]:
+    """The drafter's best tokens, and the next tree. The logits of all ranks are gathered: every rank has the vocabulary."""
+    drafted, tree = step.batch * DRAFTER_WIDTH, step.batch * step.rows
+    logits, chunks = drafted * dims.vocabulary, drafted * -(-dims.vocabulary // CHUNK)
+    candidates, best = chunks * (RANKS * 8 + 2 * WIDE), drafted * RANKS * (4 + 8)
+    # Of each logit: its distance to the maximum, one exponential, the sum, the new maximum.
+    yield Work("topk, chunks", 1, logits * ACTIVATION + candidates, fp32=logits * 6)
+    yield Work("topk, merge", 1, candidates + best)
+    yield Work("build_trees", 1, best + tree * (8 + 4 + 4 + 8))
 
 
 def table(dims: Dims, step: Step, cards: tuple[Card, ...]) -> str:

@@ -13,6 +13,8 @@ from ddtree_ext.engine.options import DDTreeOptions, drafter_width, node_budget
 from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.build import build_trees
 from ddtree_ext.kernels.gather import gather_rows
+from ddtree_ext.kernels.topk import top_logprobs
+from ddtree_ext.kernels.topk_scratch import TopkScratch
 
 
 class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
@@ -33,6 +35,10 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         narrow.speculative_config.num_speculative_tokens_per_batch_size = None
         super().__init__(narrow, device)
         self.topk = min(DDTreeOptions.from_config(vllm_config).topk, self.budget, self.vocab_size)
+        drafted = self.max_num_reqs * self.num_speculative_steps
+        self._scratch = TopkScratch.allocate(drafted, self.vocab_size, self.topk, device)
+        self._logprobs = torch.zeros(drafted, self.topk, dtype=torch.float32, device=device)
+        self._ids = torch.zeros(drafted, self.topk, dtype=torch.int64, device=device)
         self._step: VerifyStep | None = None
 
     def set_attn(self, model_state: Any, *args: Any, **kwargs: Any) -> None:
@@ -60,7 +66,8 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         logits = self.compute_draft_logits(hidden[self.sample_indices[:drafted]], 0)
         if self._step is None:  # memory profiling, before the KV cache exists
             return
-        logprobs, ids = logits.float().log_softmax(dim=-1).topk(self.topk, dim=-1)
+        logprobs, ids = self._logprobs[:drafted], self._ids[:drafted]
+        top_logprobs(logits, self._scratch, logprobs, ids)
         slots = self.sample_idx_mapping[: drafted : self.num_speculative_steps].contiguous()
         shape = (num_reqs, self.num_speculative_steps, self.topk)
         build_trees(

@@ -32,6 +32,8 @@ from ddtree_ext.kernels.build import build_trees
 from ddtree_ext.kernels.compact import CompactTable, compact_kv
 from ddtree_ext.kernels.gather import gather_rows
 from ddtree_ext.kernels.rows import expand_rows
+from ddtree_ext.kernels.topk import top_logprobs
+from ddtree_ext.kernels.topk_scratch import TopkScratch
 from ddtree_ext.kernels.walk import walk_trees
 
 ARCHS = (86, 90)
@@ -70,6 +72,8 @@ def cases() -> Iterator[Case]:
     yield "784 tokens a block", partial(compact_kv, CompactTable.of([cache]), path, one, starts, one, path, one), ARCHS
     hidden = torch.zeros(8, 5120, dtype=torch.bfloat16)
     yield "in place", partial(gather_rows, hidden, starts, path, one, one, hidden), ARCHS
+    for ranks, dtype in ((16, torch.bfloat16), (1, torch.bfloat16), (63, torch.float16), (16, torch.float32)):
+        yield topk(ranks, dtype)
 
 
 def attention(
@@ -81,6 +85,15 @@ def attention(
     scratch = AttentionScratch.allocate(2, 64, 24, 4, size, "cpu", splits=16, tiles=tiles)
     call = partial(tree_attention, q, cache, cache, ints(2, 2), lens, starts, rows, q, 1.0, scratch)
     return f"head size {size}, {dtype}", call, (arch,)
+
+
+def topk(ranks: int, dtype: torch.dtype) -> Case:
+    """15 positions of one request; tensors that are on no CPU, so that a GPU's sizes are chosen."""
+    logits = torch.empty(15, 248320, dtype=dtype, device="meta")
+    logprobs = torch.empty(15, ranks, device="meta")
+    scratch = TopkScratch.allocate(15, 248320, ranks, "meta")
+    ids = torch.empty(15, ranks, dtype=torch.int64, device="meta")
+    return f"{ranks} of {dtype}", partial(top_logprobs, logits, scratch, logprobs, ids), ARCHS
 
 
 def caught(call: Callable[[], None]) -> list[tuple[JITFunction[Any], tuple[Any, ...], dict[str, Any]]]:

@@ -22,6 +22,8 @@ KERNELS = {
     "_combine_kernel",
     "_compact_kernel",
     "_gather_kernel",
+    "_chunk_kernel",
+    "_merge_kernel",
 }
 
 Line = dict[str, str | int]

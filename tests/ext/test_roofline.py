@@ -115,6 +115,12 @@ class TestStep:
         assert state < by_kernel["apply_tree"].bytes < 1.5 * state
         assert 2 * state < by_kernel["commit_tree"].bytes < 2.2 * state
 
+    def test_the_top_k_reads_the_vocabulary_once_on_every_rank(self) -> None:
+        """And writes, per 4096 logits, 16 keys of 64 bits, a maximum and a sum."""
+        for ranks in (1, 2):
+            chunks = next(w for w in works(QWEN36_27B, Step(8, 15, 0, ranks=ranks)) if w.kernel == "topk, chunks")
+            assert chunks.bytes == 8 * 15 * (248320 * 2 + 61 * (16 * 8 + 4 + 4))
+
 
 class TestTime:
     CARD = Card("slow", memory=10.0, bf16=4.0, tf32=2.0, fp32=1.0)
