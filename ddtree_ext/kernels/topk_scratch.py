@@ -8,6 +8,7 @@ import torch
 import triton
 
 MAX_RANKS = 64
+"""Every rank is one more pass over a tile in registers."""
 
 BLOCK, TILES, WARPS = 256, 16, 1
 """On a GPU: elements of a tile (one load of 16 bytes a lane in 16 bits), tiles of a chunk, warps of its program.
@@ -16,7 +17,7 @@ One warp reduces without shared memory and barriers. 15 rows of 248320 are then 
 """
 
 MERGE_WARPS = 4
-"""Of the program that merges a row: 1024 candidates there."""
+"""Of the program that merges a row: of 248320 logits, 16 candidates of each of 61 chunks."""
 
 WIDE_BLOCK, WIDE_NUMEL = 4096, 1 << 19
 """In the interpreter an operation costs the same at any size: elements of a row's tile, and of all rows of a program."""
@@ -26,7 +27,7 @@ WIDE_BLOCK, WIDE_NUMEL = 4096, 1 << 19
 class TopkScratch:
     """What the chunks of the vocabulary leave for the merge. L rows, C chunks, K the power of two that holds the ranks.
 
-    keys  [L, C, K] int64, the chunk's candidates, descending: value and complemented id
+    keys  [L, C, K] int64, the chunk's candidates, descending: value and complemented id; the lowest integer: none
     high  [L, C]    float32, its largest logit
     total [L, C]    float32, its sum of exponentials above that
     block, tiles, warps: a chunk is `tiles` tiles of `block` elements, read by `warps` warps
@@ -55,7 +56,7 @@ class TopkScratch:
         tiles: int | None = None,
         warps: int = WARPS,
     ) -> TopkScratch:
-        """Scratch for at most `rows` rows. `block` (a power of two) and `tiles` replace what the device would ask for.
+        """Scratch for at most `rows` rows. `block`, `tiles` (powers of two) and `warps` replace a GPU's.
 
         Raises ValueError unless 1 <= ranks <= min(vocabulary, MAX_RANKS) and a chunk holds `ranks` columns and at most
         65536 elements.
