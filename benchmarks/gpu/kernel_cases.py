@@ -15,6 +15,7 @@ from ddtree_ext.kernels.attention import tree_attention
 from ddtree_ext.kernels.attention_scratch import AttentionScratch
 from ddtree_ext.kernels.build import build_trees
 from ddtree_ext.kernels.compact import CompactTable, compact_kv
+from ddtree_ext.kernels.gated_norm import gated_norm
 from ddtree_ext.kernels.gather import gather_rows
 from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer, commit_tree
 from ddtree_ext.kernels.gdn_conv import conv_tree
@@ -136,6 +137,7 @@ def cases(dims: Dims, step: Step, device: str) -> Iterator[Case]:
     tree = inputs.slots, inputs.starts, inputs.seq_lens, inputs.is_tree, inputs.trees, rows
     yield Case("expand_rows", ("expand_rows",), lambda: expand_rows(*tree))
     yield from _delta(inputs)
+    yield _norm(inputs)
     yield _attention(inputs)
     yield _compact(inputs)
     yield _walk(inputs)
@@ -184,6 +186,20 @@ def _delta(inputs: Inputs) -> Iterator[Case]:
     yield Case("solve_tree", ("solve_tree",), solve)
     yield Case("apply_tree", ("apply_tree",), apply)
     yield Case("commit_tree", ("commit_tree",), lambda: commit_tree(table, *committed))
+
+
+def _norm(inputs: Inputs) -> Case:
+    """The gate as the projection leaves it: behind what goes to the convolution, in the same rows. A layer has its own rows."""
+    shape, layers = inputs.shape, inputs.dims.layers - inputs.dims.layers // 4
+    out = inputs.random(layers, inputs.tokens, shape.v_heads, shape.v_dim)
+    projected = inputs.random(layers, inputs.tokens, shape.conv_dim + shape.v_heads * shape.v_dim)
+    gates, weight = projected[:, :, shape.conv_dim :].unflatten(2, (-1, shape.v_dim)), inputs.random(shape.v_dim)
+
+    def norm() -> None:
+        for layer in range(layers):
+            gated_norm(out[layer], gates[layer], weight, 1e-6)
+
+    return Case("gated_norm", ("gated_norm",), norm)
 
 
 def _kv(inputs: Inputs) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor]:

@@ -105,7 +105,7 @@ def works(dims: Dims, step: Step) -> tuple[Work, ...]:
 
 
 def _delta(dims: Dims, step: Step) -> Iterator[Work]:
-    """The convolution, and both kernels of the delta rule."""
+    """The convolution, both kernels of the delta rule, and the norm of what they give."""
     layers, cases = dims.layers - dims.layers // 4, step.batch * (dims.layers - dims.layers // 4)
     k_heads, v_heads, size = dims.gdn_k_heads // step.ranks, dims.gdn_v_heads // step.ranks, dims.gdn_dim
     rows, side, channels = step.rows, step.side, (2 * k_heads + v_heads) * size
@@ -124,6 +124,9 @@ def _delta(dims: Dims, step: Step) -> Iterator[Work]:
     moved = v_heads * size * size * WIDE + keys * WIDE + squares + 2 * gates + values * (ACTIVATION + WIDE + ACTIVATION)
     products = v_heads * 2 * (2 * side * size * size + 2 * side * side * size)
     yield Work("apply_tree", layers, cases * moved, tf32=cases * 3 * products)
+
+    moved = cases * 3 * values * ACTIVATION + layers * size * ACTIVATION
+    yield Work("gated_norm", layers, moved, fp32=cases * 10 * values)
 
 
 def inverse_flops(side: int) -> int:

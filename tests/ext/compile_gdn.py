@@ -10,6 +10,7 @@ import torch
 from compile_kernels import caught, compiled
 
 from ddtree_ext.core.buffers import TreeRows
+from ddtree_ext.kernels.gated_norm import gated_norm
 from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer, commit_tree
 from ddtree_ext.kernels.gdn_conv import conv_tree
 from ddtree_ext.kernels.gdn_delta import delta_tree
@@ -32,7 +33,7 @@ def ints(*shape: int) -> torch.Tensor:
 
 
 def launches(shape: GdnShape, rows_of_a_tree: int, dtype: torch.dtype) -> Iterator[Callable[[], None]]:
-    """Convolution, delta rule and commit of a layer of `shape`, with the strides that a GPU's caches have."""
+    """Convolution, delta rule, norm and commit of a layer of `shape`, with the strides that a GPU's caches have."""
 
     def empty(*size: int) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=META)
@@ -51,6 +52,9 @@ def launches(shape: GdnShape, rows_of_a_tree: int, dtype: torch.dtype) -> Iterat
     heads = q.unflatten(1, (-1, shape.k_dim)), k.unflatten(1, (-1, shape.k_dim)), v.unflatten(1, (-1, shape.v_dim))
     yield lambda: conv_tree(x, window, empty(shape.conv_dim, 4), None, slots, starts, rows, x, stash.x)
     yield lambda: delta_tree(*heads, a, b, a_log, dt_bias, state, slots, starts, rows, scratch, out, stash)
+    gate = empty(tokens, shape.conv_dim + shape.v_heads * shape.v_dim)[:, shape.conv_dim :].view(out.shape)
+    yield lambda: gated_norm(out, gate, empty(shape.v_dim), 1e-6)
+    yield lambda: gated_norm(out, gate, torch.empty(shape.v_dim, device=META), 1e-6, "sigmoid", norm_before_gate=False)
     table = CommitTable.of([GdnLayer(state, window, stash)] * 2, width=4)
     yield lambda: commit_tree(table, slots, slots, ints(REQUESTS, rows_of_a_tree), slots)
 

@@ -59,6 +59,11 @@ class TestBytesAreTheTensors:
         read = size(scratch.q, stash.k, scratch.solve, scratch.mix, scratch.beta, scratch.fade) + v + batch * STATE
         assert work(Step(batch, 15, 0), "apply_tree").bytes == read + size(stash.u) + v
 
+    def test_norm(self, batch: int) -> None:
+        _, _, conv = self.tensors(batch)
+        read_gated_written = 3 * conv[:, 2 * 2 * 32 :].numel() * 2
+        assert work(Step(batch, 15, 0), "gated_norm").bytes == read_gated_written + 32 * 2
+
     def test_commit_of_a_whole_chain(self, batch: int) -> None:
         stash, _, _ = self.tensors(batch)
         windows = 3 * batch * 3 * SHAPE.conv_dim * 2
