@@ -57,5 +57,7 @@ def source_digest(name: str) -> str:
         return "absent"
     while hasattr(found, "__wrapped__") or hasattr(found, "__func__") or hasattr(found, "fget"):
         found = getattr(found, "__wrapped__", None) or getattr(found, "__func__", None) or found.fget
-    source = inspect.getsource(getattr(found, "fn", found))
+    while hasattr(found, "fn"):  # of a Triton kernel, under its heuristics
+        found = found.fn
+    source = inspect.getsource(found)
     return hashlib.sha256(source.encode()).hexdigest()[:16]

@@ -2,7 +2,8 @@
 
 Stock writes the state after every draft token into a slot of its own and widens the convolution window by the drafts. Here a
 request keeps one committed state and one window; a verify step reads them, stashes what a commit needs, and the commit
-(engine/commit.py) replays the accepted path. Rows of prompts go through stock, presented to it as a batch of their own.
+(engine/commit.py) replays the accepted path. Rows of prompts go through stock, presented to it as a batch of their own. Where
+stock's layer also norms and gates, a batch of trees alone is normed by our kernel: stock's wants a copy of the gate, of b and of a.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedD
 from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 
 from ddtree_ext.engine.step import VerifyStep
+from ddtree_ext.kernels.gated_norm import ACTIVATIONS, gated_norm
 from ddtree_ext.kernels.gdn_conv import conv_tree
 from ddtree_ext.kernels.gdn_delta import delta_tree
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnStash
@@ -72,6 +74,36 @@ class TreeGatedDeltaNet(QwenGatedDeltaNetAttention):  # type: ignore[misc]
     ) -> None:
         self._core(super()._forward_core, mixed_qkv, b, a, core_attn_out)
 
+    def _forward_core_fused_norm(
+        self,
+        mixed_qkv: torch.Tensor,
+        b: torch.Tensor,
+        a: torch.Tensor,
+        output_gate: torch.Tensor,
+        core_attn_out: torch.Tensor,
+    ) -> None:
+        """As `_core`, with b and a rows of `in_proj_ba`; then core_attn_out is normed and gated in place."""
+        metadata, binding = self._metadata(), self._binding
+        if metadata is None or binding is None or not self._norms_trees(binding.step):
+            super()._forward_core_fused_norm(mixed_qkv, b, a, output_gate, core_attn_out)
+            return
+        self._tree_rows(binding, mixed_qkv, b, a, core_attn_out)
+        actual, norm = metadata.num_actual_tokens, self.norm
+        gated_norm(
+            core_attn_out[:actual],
+            output_gate[:actual],
+            norm.weight,
+            norm.eps,
+            activation=norm.activation,
+            norm_before_gate=norm.norm_before_gate,
+        )
+
+    def _norms_trees(self, step: VerifyStep) -> bool:
+        """Whether the batch is trees alone, and the norm one that `gated_norm` computes: stock keeps what it does not."""
+        norm = self.norm
+        ours = norm.bias is None and norm.group_size in (None, self.head_v_dim) and norm.activation in ACTIVATIONS
+        return step.any_tree and step.all_trees and ours and norm.weight.is_contiguous()
+
     def forward_cpu(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Stock's forward_cpu goes to a free function that no subclass can override; the projections around it are these."""
         from vllm.model_executor.layers.mamba.ops.cpu.gdn_attention import cpu_gdn_attention_core
@@ -86,22 +118,24 @@ class TreeGatedDeltaNet(QwenGatedDeltaNetAttention):  # type: ignore[misc]
         self._core(lambda *rows: cpu_gdn_attention_core(*rows, self.prefix), mixed_qkv, b, a, out)
         return self._output_projection(out, z)
 
+    def _metadata(self) -> Any:
+        """This layer's metadata of the step; None while memory is profiled."""
+        context = get_forward_context().attn_metadata
+        return context.get(self.prefix) if isinstance(context, dict) else None
+
     def _core(self, stock: Core, mixed_qkv: torch.Tensor, b: torch.Tensor, a: torch.Tensor, out: torch.Tensor) -> None:
         """mixed_qkv [T, dim], b and a [T, HV] -> out [T, HV, V]; trees by our kernels, the rest by `stock`."""
-        context = get_forward_context().attn_metadata
-        metadata = context.get(self.prefix) if isinstance(context, dict) else None
-        binding = self._binding
+        metadata, binding = self._metadata(), self._binding
         if metadata is None or binding is None or not binding.step.any_tree:
             stock(mixed_qkv, b, a, out)
             return
         if not binding.step.all_trees:
-            self._stock_rows(stock, context, metadata, mixed_qkv, b, a, out)
+            self._stock_rows(stock, metadata, mixed_qkv, b, a, out)
         self._tree_rows(binding, mixed_qkv, b, a, out)
 
     def _stock_rows(
         self,
         stock: Core,
-        context: Any,
         metadata: Any,
         mixed_qkv: torch.Tensor,
         b: torch.Tensor,
@@ -109,7 +143,7 @@ class TreeGatedDeltaNet(QwenGatedDeltaNetAttention):  # type: ignore[misc]
         out: torch.Tensor,
     ) -> None:
         """Runs the rows that are no tree as if the batch held nothing else."""
-        rows = metadata.non_spec_token_indx
+        context, rows = get_forward_context().attn_metadata, metadata.non_spec_token_indx
         part = out.new_zeros(rows.shape[0], *out.shape[1:])
         context[self.prefix] = without_trees(metadata)
         try:
