@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import torch
-from compile_kernels import caught, compiled
+from compile_kernels import ARCHS, caught, compiled
 
 from ddtree_ext.core.buffers import TreeRows
 from ddtree_ext.kernels.gated_norm import gated_norm
@@ -63,7 +63,7 @@ def main() -> None:
     for name, (shape, rows) in CASES.items():
         for call in launches(shape, rows, torch.bfloat16):
             for launch in caught(call):
-                for line in compiled(*launch):
+                for line in compiled(*launch, ARCHS):
                     sys.stdout.write(json.dumps({"case": name, **line}) + "\n")
 
 
