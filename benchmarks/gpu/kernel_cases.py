@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -22,6 +22,7 @@ from ddtree_ext.kernels.gdn_conv import conv_tree
 from ddtree_ext.kernels.gdn_delta import apply_tree
 from ddtree_ext.kernels.gdn_solve import solve_tree
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash
+from ddtree_ext.kernels.gdn_tiles import GdnTiles
 from ddtree_ext.kernels.rows import expand_rows
 from ddtree_ext.kernels.topk import top_logprobs
 from ddtree_ext.kernels.topk_scratch import TopkScratch
@@ -59,6 +60,13 @@ class Inputs:
     dims: Dims
     step: Step
     device: str
+    changed: Mapping[str, int] = field(
+        default_factory=dict
+    )  # fields of the device's GdnTiles, and what they are instead
+
+    @cached_property
+    def tiles(self) -> GdnTiles:
+        return replace(GdnTiles.of(torch.device(self.device), self.shape), **self.changed)
 
     @cached_property
     def shape(self) -> GdnShape:
@@ -130,9 +138,12 @@ class Inputs:
         return rows
 
 
-def cases(dims: Dims, step: Step, device: str) -> Iterator[Case]:
-    """One after the other, so that the inputs of one can be freed before the next. Needs 3 nodes at least."""
-    inputs = Inputs(dims, step, device)
+def cases(dims: Dims, step: Step, device: str, changed: Mapping[str, int] | None = None) -> Iterator[Case]:
+    """One after the other, so that the inputs of one can be freed before the next. Needs 3 nodes at least.
+
+    `changed` tiles of the Gated DeltaNet kernels are tried instead of the device's.
+    """
+    inputs = Inputs(dims, step, device, changed or {})
     rows = TreeRows.allocate(step.batch, inputs.tokens, device)
     tree = inputs.slots, inputs.starts, inputs.seq_lens, inputs.is_tree, inputs.trees, rows
     yield Case("expand_rows", ("expand_rows",), lambda: expand_rows(*tree))
@@ -174,18 +185,18 @@ def _delta(inputs: Inputs) -> Iterator[Case]:
 
     def solve() -> None:
         for layer in layers:
-            solve_tree(q, k, a, b, a_log, dt_bias, *where, scratch, layer.stash)
+            solve_tree(q, k, a, b, a_log, dt_bias, *where, scratch, layer.stash, inputs.tiles)
 
     def apply() -> None:
         for layer in layers:
-            apply_tree(v, layer.ssm_state, *where, scratch, out, layer.stash)
+            apply_tree(v, layer.ssm_state, *where, scratch, out, layer.stash, inputs.tiles)
 
     table = CommitTable.of(layers, CONV_WIDTH)
     committed = inputs.state_slots, inputs.consumed, inputs.path, inputs.is_tree
     yield Case("conv_tree", ("conv_tree",), convolve)
     yield Case("solve_tree", ("solve_tree",), solve)
     yield Case("apply_tree", ("apply_tree",), apply)
-    yield Case("commit_tree", ("commit_tree",), lambda: commit_tree(table, *committed))
+    yield Case("commit_tree", ("commit_tree",), lambda: commit_tree(table, *committed, inputs.tiles))
 
 
 def _norm(inputs: Inputs) -> Case:

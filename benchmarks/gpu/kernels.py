@@ -12,8 +12,8 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from benchmarks.gpu import dims
@@ -99,14 +99,27 @@ def sample(launch: Callable[[], None], count: int) -> list[float]:
     return [begin.elapsed_time(end) * 1e3 for begin, end in events]
 
 
-def measure(widths: dims.Dims, step: Step, card: Card, count: int) -> list[Timed]:
+def measure(widths: dims.Dims, step: Step, card: Card, count: int, tiles: Mapping[str, int]) -> list[Timed]:
     from benchmarks.gpu.kernel_cases import cases
 
     by_kernel = {work.kernel: work for work in works(widths, step)}
     return [
         timed(case.name, step, [by_kernel[kernel] for kernel in case.kernels], card, sample(case.launch, count))
-        for case in cases(widths, step, "cuda")
+        for case in cases(widths, step, "cuda", tiles)
     ]
+
+
+def sizes(text: str) -> dict[str, int]:
+    """name=size,... of the fields of GdnTiles; raises argparse's error for what is none of them, or no power of two."""
+    from ddtree_ext.kernels.gdn_tiles import GdnTiles
+
+    known, found = {field.name for field in fields(GdnTiles)}, {}
+    for word in text.split(","):
+        name, _, size = word.partition("=")
+        if name not in known or not size.isdecimal() or int(size).bit_count() != 1:
+            raise argparse.ArgumentTypeError(f"{word!r} is not name=size, a power of two of {', '.join(sorted(known))}")
+        found[name] = int(size)
+    return found
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -118,6 +131,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--path", type=float, default=6.0, help="accepted rows, the root counted")
     parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks, of which one is measured")
     parser.add_argument("--samples", type=int, default=50)
+    parser.add_argument(
+        "--tiles", type=sizes, default={}, help="of GdnTiles, instead of the device's: apply_v=16,apply_warps=8"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(words)
     if min(given.nodes) < 3 or round(given.path) > min(given.nodes):
@@ -143,7 +159,7 @@ def main() -> int:
     for batch in given.batch:
         for nodes in given.nodes:
             step = Step(batch, nodes, given.context, given.path, given.ranks)
-            rows += measure(dims.PRESETS[given.preset], step, card, given.samples)
+            rows += measure(dims.PRESETS[given.preset], step, card, given.samples, given.tiles)
     if given.out:
         versions = {"torch": torch.__version__, "triton": triton.__version__, "device": name}
         measured = {"command": sys.argv[1:], "versions": versions, "kernels": [asdict(row) for row in rows]}

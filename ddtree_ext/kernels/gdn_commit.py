@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ddtree_ext.kernels.gdn_stash import GdnStash
+from ddtree_ext.kernels.gdn_tiles import GdnTiles
 
 _TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
@@ -221,24 +222,23 @@ def commit_tree(
     num_sampled: torch.Tensor,
     path: torch.Tensor,
     is_tree: torch.Tensor,
+    tiles: GdnTiles | None = None,
 ) -> None:
     """Replays the rows path[r, :num_sampled[r]] of every tree into the committed state and window of every layer.
 
     state_indices [R], or [G, R] for layers in G cache groups (a slot <= 0 is a null block or padding: skipped);
     num_sampled [R] int32, accepted nodes + 1 (the root is always consumed); path [R, >= N] int32, path[:, 0] = 0;
     is_tree [R] int32: requests with 0 are left alone. Of the stash, the accepted rows are read and no others; each state
-    is read once and written once.
+    is read once and written once. `tiles` None: the device's.
     """
     layer = table.layers[0]
     _, v_heads, v_dim, k_dim = layer.ssm_state.shape
     _, tree_rows, dim = layer.stash.x.shape
     indices = state_indices if state_indices.dim() == 2 else state_indices[None]
+    tiles = tiles or GdnTiles.of(indices.device, layer.stash.shape)
     # On a CPU the kernel is interpreted: an operation costs the same for a large tile as for a small one.
-    interpreted = indices.device.type == "cpu"
-    block_heads = triton.next_power_of_2(v_heads) if interpreted else 1
-    block_v = triton.next_power_of_2(v_dim) if interpreted else min(32, triton.next_power_of_2(v_dim))
-    block_dim = triton.next_power_of_2(dim) if interpreted else 512
-    state_blocks = triton.cdiv(v_heads, block_heads) * triton.cdiv(v_dim, block_v)
+    block_dim = triton.next_power_of_2(dim) if indices.device.type == "cpu" else 512
+    state_blocks = triton.cdiv(v_heads, tiles.commit_heads) * triton.cdiv(v_dim, tiles.commit_v)
     grid = (indices.shape[1], len(table.layers), state_blocks + triton.cdiv(dim, block_dim))
     commit_tree_kernel[grid](
         table.pointers,
@@ -261,10 +261,10 @@ def commit_tree(
         K=k_dim,
         V=v_dim,
         STATE_BLOCKS=state_blocks,
-        BH=block_heads,
-        BV=block_v,
+        BH=tiles.commit_heads,
+        BV=tiles.commit_v,
         BK=triton.next_power_of_2(k_dim),
         BC=triton.next_power_of_2(table.width - 1),
         BD=block_dim,
-        num_warps=4,
+        num_warps=tiles.commit_warps,
     )

@@ -14,12 +14,10 @@ import triton.language as tl
 
 from ddtree_ext.kernels.gdn_solve import matmul, solve_tree
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnStash
+from ddtree_ext.kernels.gdn_tiles import GdnTiles
 
 if TYPE_CHECKING:
     from ddtree_ext.core.buffers import TreeRows
-
-BLOCK_K, BLOCK_V = 32, 32
-"""Columns of the state at a time, and rows of the state of a program."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -112,16 +110,13 @@ def apply_tree(
     scratch: GdnScratch,
     out: torch.Tensor,
     stash: GdnStash,
+    tiles: GdnTiles | None = None,
 ) -> None:
     """The second half: out and the stash's u, from what `solve_tree` left. Arguments as for `delta_tree`."""
     _, v_heads, v_dim = v.shape
     _, tree_rows, k_heads, k_dim = stash.k.shape
-    # On a CPU the kernels are interpreted: an operation costs the same for a large tile as for a small one.
-    interpreted = v.device.type == "cpu"
-    block_k, block_v = (max(16, triton.next_power_of_2(dim)) for dim in (k_dim, v_dim))
-    if not interpreted:
-        block_k, block_v = min(BLOCK_K, block_k), min(BLOCK_V, block_v)
-    apply_tree_kernel[(state_indices.shape[0], v_heads, triton.cdiv(v_dim, block_v))](
+    tiles = tiles or GdnTiles.of(v.device, stash.shape)
+    apply_tree_kernel[(state_indices.shape[0], v_heads, triton.cdiv(v_dim, tiles.apply_v))](
         v,
         v.stride(0),
         ssm_state,
@@ -144,9 +139,9 @@ def apply_tree(
         K=k_dim,
         V=v_dim,
         BT=scratch.solve.shape[-1],
-        BV=block_v,
-        BC=block_k,
-        num_warps=4,
+        BV=tiles.apply_v,
+        BC=tiles.apply_k,
+        num_warps=tiles.apply_warps,
     )
 
 
@@ -165,6 +160,7 @@ def delta_tree(
     scratch: GdnScratch,
     out: torch.Tensor,
     stash: GdnStash,
+    tiles: GdnTiles | None = None,
 ) -> None:
     """Gated delta rule along every row's root path; the committed state is read once, not written.
 
@@ -176,10 +172,10 @@ def delta_tree(
         g = -exp(A_log) softplus(a + dt_bias), S = e^g S_parent, u = sigmoid(b) (v - S k), S += u k^T, o = S q
 
     with q and k L2-normalised (eps 1e-6), q scaled by K^-0.5, softplus linear above 20. out gets o; the stash k, u and
-    e^g. Other rows are left alone. At most 64 rows a tree; float32 throughout.
+    e^g. Other rows are left alone. At most 64 rows a tree; float32 throughout. `tiles` None: the device's.
     """
     inner = ((q, k.shape[2]), (k, k.shape[2]), (v, v.shape[2]), (out, v.shape[2]))
     if any(t.stride()[1:] != (d, 1) for t, d in inner) or a.stride(1) != 1 or b.stride(1) != 1:
         raise ValueError("delta_tree: only the row stride of q, k, v, a, b and out is free")
-    solve_tree(q, k, a, b, A_log, dt_bias, state_indices, query_start_loc, rows, scratch, stash)
-    apply_tree(v, ssm_state, state_indices, query_start_loc, rows, scratch, out, stash)
+    solve_tree(q, k, a, b, A_log, dt_bias, state_indices, query_start_loc, rows, scratch, stash, tiles)
+    apply_tree(v, ssm_state, state_indices, query_start_loc, rows, scratch, out, stash, tiles)

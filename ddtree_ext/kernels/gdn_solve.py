@@ -26,12 +26,10 @@ import triton
 import triton.language as tl
 
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnStash
+from ddtree_ext.kernels.gdn_tiles import GdnTiles
 
 if TYPE_CHECKING:
     from ddtree_ext.core.buffers import TreeRows
-
-BLOCK_K = 32
-"""Columns of q and k at a time."""
 
 FIXED = tl.constexpr(2.0**48)
 """One, in the fixed point of log-gates."""
@@ -231,12 +229,11 @@ def solve_tree(
     rows: TreeRows,
     scratch: GdnScratch,
     stash: GdnStash,
+    tiles: GdnTiles | None = None,
 ) -> None:
     """The first half of `gdn_delta.delta_tree`, with its arguments: fills the scratch, and the stash's k and decay."""
     _, k_heads, k_dim = k.shape
-    # On a CPU the kernels are interpreted: an operation costs the same for a large tile as for a small one.
-    interpreted = q.device.type == "cpu"
-    block_k = max(16, triton.next_power_of_2(k_dim))
+    tiles = tiles or GdnTiles.of(q.device, stash.shape)
     solve_tree_kernel[(state_indices.shape[0], a.shape[1])](
         q,
         q.stride(0),
@@ -265,7 +262,7 @@ def solve_tree(
         HV=a.shape[1],
         K=k_dim,
         BT=scratch.solve.shape[-1],
-        BC=block_k if interpreted else min(BLOCK_K, block_k),
-        UPCAST=interpreted,  # Triton's interpreter multiplies the bit patterns of bfloat16
-        num_warps=4,
+        BC=tiles.solve_k,
+        UPCAST=q.device.type == "cpu",  # Triton's interpreter multiplies the bit patterns of bfloat16
+        num_warps=tiles.solve_warps,
     )

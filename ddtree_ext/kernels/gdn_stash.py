@@ -34,6 +34,13 @@ class GdnStash:
     u: torch.Tensor  # [R, N, HV, V] float32, beta * (v - S k): what the row adds to the state along k
     decay: torch.Tensor  # [R, N, HV] float32, e^g: what the row scales its parent's state with
 
+    @property
+    def shape(self) -> GdnShape:
+        """Of the layer that it was allocated for."""
+        _, _, k_heads, k_dim = self.k.shape
+        _, _, v_heads, v_dim = self.u.shape
+        return GdnShape(k_heads, v_heads, k_dim, v_dim)
+
     @classmethod
     def allocate(
         cls, requests: int, rows: int, shape: GdnShape, dtype: torch.dtype, device: torch.device | str

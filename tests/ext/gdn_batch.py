@@ -13,6 +13,7 @@ from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer, commit_tree
 from ddtree_ext.kernels.gdn_conv import conv_tree
 from ddtree_ext.kernels.gdn_delta import delta_tree
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash
+from ddtree_ext.kernels.gdn_tiles import GdnTiles
 
 SLOTS = 9
 POISON = 777.0
@@ -160,8 +161,10 @@ class Step:
         weights = self.layer.a_log.double(), self.layer.dt_bias.double()
         return reference.scan_tree(*rows, *weights, self.layer.state[request.slot].double(), request.parents)
 
-    def commit(self, paths: Sequence[Sequence[int]], is_tree: Sequence[int] | None = None) -> None:
-        commit([self], paths, is_tree)
+    def commit(
+        self, paths: Sequence[Sequence[int]], is_tree: Sequence[int] | None = None, tiles: GdnTiles | None = None
+    ) -> None:
+        commit([self], paths, is_tree, tiles=tiles)
 
 
 def verify(
@@ -170,6 +173,7 @@ def verify(
     rows_of_a_tree: int | None = None,
     out_dtype: torch.dtype | None = None,
     conv_outputs: torch.Tensor | None = None,
+    tiles: GdnTiles | None = None,
 ) -> Step:
     """Runs convolution and delta rule on poisoned outputs; with `conv_outputs` [T, dim] the rule reads those instead."""
     count = len(batch.requests)
@@ -210,6 +214,7 @@ def verify(
         scratch,
         out,
         stash,
+        tiles,
     )
     return step
 
@@ -220,6 +225,7 @@ def commit(
     is_tree: Sequence[int] | None = None,
     slots: torch.Tensor | None = None,
     groups: Sequence[int] | None = None,
+    tiles: GdnTiles | None = None,
 ) -> None:
     """One commit of all `steps` (layers with the same batch), path by request."""
     groups = groups or [0] * len(steps)
@@ -234,4 +240,5 @@ def commit(
         torch.tensor([len(rows) for rows in paths], dtype=torch.int32),
         path,
         torch.tensor(flags, dtype=torch.int32),
+        tiles,
     )

@@ -122,6 +122,15 @@ class TestKernels:
         with pytest.raises(SystemExit):
             kernels.arguments(words)
 
+    def test_tiles_are_named_for_a_sweep(self) -> None:
+        assert kernels.arguments(["--tiles", "apply_v=16,apply_warps=8"]).tiles == {"apply_v": 16, "apply_warps": 8}
+        assert kernels.arguments([]).tiles == {}
+
+    @pytest.mark.parametrize("word", ["apply=16", "apply_v", "apply_v=24", "apply_v=-8", "apply_v=16,"])
+    def test_other_tiles_are_refused(self, word: str) -> None:
+        with pytest.raises(SystemExit):
+            kernels.arguments(["--tiles", word])
+
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
     def test_without_a_gpu_it_says_so(self) -> None:
         command = [sys.executable, "-m", "benchmarks.gpu.kernels"]

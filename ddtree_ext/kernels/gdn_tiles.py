@@ -1,0 +1,44 @@
+"""How the Gated DeltaNet kernels are laid out on a device: the sizes of their tiles, and the warps of their programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ddtree_ext.kernels.gdn_stash import GdnShape
+
+
+@dataclass(frozen=True)
+class GdnTiles:
+    """Tiles of `solve_tree` (columns of K at a time), `apply_tree` and `commit_tree`; all of them powers of two.
+
+    apply_k       columns of the state at a time, 16 or more
+    apply_v       rows of the state of a program, 16 or more
+    commit_heads  V-heads of a program, and
+    commit_v      rows of the state of each
+    """
+
+    solve_k: int
+    solve_warps: int
+    apply_k: int
+    apply_v: int
+    apply_warps: int
+    commit_heads: int
+    commit_v: int
+    commit_warps: int
+
+    @classmethod
+    def of(cls, device: torch.device, shape: GdnShape) -> GdnTiles:
+        """For a GPU's registers; Triton's interpreter takes as long for an operation at any size: there one tile for everything."""
+        k_dim, v_dim = max(16, power_of_2(shape.k_dim)), max(16, power_of_2(shape.v_dim))
+        if device.type == "cpu":
+            heads, state_rows = power_of_2(shape.v_heads), power_of_2(shape.v_dim)
+            return cls(k_dim, 4, k_dim, v_dim, 4, commit_heads=heads, commit_v=state_rows, commit_warps=4)
+        k, v = min(32, k_dim), min(32, v_dim)
+        return cls(k, 4, k, v, 4, commit_heads=1, commit_v=min(32, power_of_2(shape.v_dim)), commit_warps=4)
+
+
+def power_of_2(number: int) -> int:
+    """The least that is not below `number`."""
+    return 1 << (number - 1).bit_length()
