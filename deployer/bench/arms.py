@@ -13,12 +13,14 @@ from deployer.inventory.model import Inventory
 from deployer.inventory.secret import Secret
 from deployer.plan.layout import Layout
 from deployer.serve import decoding
-from deployer.serve.decoding import Decoding
+from deployer.serve.decoding import MAX_BUDGET, Decoding, TreeOrChain
 from deployer.serve.options import as_yaml
 from deployer.serve.render import Engine, Files, Place, environment_file, render
 
 AR = "ar"
-_NAME = re.compile(r"(ar)|(mtp|chain|tree)(?::([1-9]\d*))?")
+_TIERS = r"\d+@[1-9]\d*(?:\+\d+@[1-9]\d*)*"
+# A tree may have no nodes: an engine that drafts and verifies nothing of it.
+_NAME = re.compile(rf"(ar)|(mtp)(?::([1-9]\d*))?|(chain)(?::([1-9]\d*|{_TIERS}))?|(tree)(?::(\d+|{_TIERS}))?")
 _MTP_TOKENS = 2
 # An arm is a measurement: it must not come back by itself.
 _ONCE = "\n[Service]\nRestart=no\n"
@@ -31,6 +33,7 @@ class Arm:
     """
 
     line: ArmLine
+    decoding: Decoding
     proof: Decoding
     files: Files
     client: Secret
@@ -54,7 +57,10 @@ def arms(
     nodes: tuple[str, ...],
     secrets: Mapping[str, Secret],
 ) -> tuple[Arm, ...]:
-    """The arms by name: ar, mtp[:K], chain[:K], tree[:B]; without a number the inventory's own. Each once."""
+    """The arms by name: ar, mtp[:K], chain[:K], tree[:B]; without a number the inventory's own. Each once.
+
+    K and B may change with the batch: tree:31@2+15@8 has 31 nodes up to 2 requests, 15 up to 8 and above.
+    """
     made = (_arm(inventory, bench, engine, name, nodes, secrets) for name in names)
     return tuple({arm.name: arm for arm in made}.values())
 
@@ -77,35 +83,62 @@ def _arm(
         speculative = {"method": "mtp", "num_speculative_tokens": line.tokens}
         files = replace(files, config=files.config + as_yaml({"speculative-config": speculative}))
     key = {"OPENAI_API_KEY": secrets["VLLM_API_KEY"]} if "VLLM_API_KEY" in secrets else {}
-    return Arm(line, how, replace(files, dropin=files.dropin + _ONCE), environment_file({}, key))
+    # One request alone is what the gate asks.
+    proof = how if how.alone else decoding.autoregressive()
+    return Arm(line, how, proof, replace(files, dropin=files.dropin + _ONCE), environment_file({}, key))
 
 
 def _named(inventory: Inventory, name: str) -> tuple[ArmLine, Decoding]:
     match = _NAME.fullmatch(name)
     if match is None:
         raise UsageError(
-            f"{name!r} is no arm", where="--arms", remedy="ar, mtp[:K], chain[:K] or tree[:B], as in ar,chain:7,tree:31"
+            f"{name!r} is no arm",
+            where="--arms",
+            remedy="ar, mtp[:K], chain[:K] or tree[:B], as in ar,chain:7,tree:31; by batch size tree:31@2+15@8",
         )
-    kind, number = match[2] or AR, int(match[3]) if match[3] else None
+    kind, said, *_ = [*filter(None, match.groups()), None]
+    if kind == "mtp":
+        tokens = int(said or _MTP_TOKENS)
+        return ArmLine(name=f"mtp:{tokens}", title=f"MTP head, K={tokens}", tokens=tokens), Decoding("chain", tokens)
     if kind == AR:
         how = decoding.autoregressive()
-        return ArmLine(name=AR, title=str(how), tokens=0), how
-    if kind == "mtp":
-        tokens = number or _MTP_TOKENS
-        return ArmLine(name=f"mtp:{tokens}", title=f"MTP head, K={tokens}", tokens=tokens), Decoding("chain", tokens)
-    how = _chain(inventory, number) if kind == "chain" else _tree(inventory, number)
-    return ArmLine(name=f"{kind}:{how.tokens}", title=str(how), tokens=how.tokens), how
+    elif kind == "chain":
+        how = decoding.chain(inventory) if said is None else _drafting("chain", inventory, _tiers(said))
+    else:
+        how = decoding.tree(inventory) if said is None else _drafting("tree", inventory, _tiers(said))
+    return ArmLine(name=name_of(how), title=str(how), tokens=max(tokens for _, tokens in _spelt(how))), how
 
 
-def _chain(inventory: Inventory, tokens: int | None) -> Decoding:
+def name_of(how: Decoding) -> str:
+    """As `--arms` takes it."""
+    if how.kind == "autoregressive":
+        return AR
+    tiers = _spelt(how)
+    if len(tiers) == 1:
+        return f"{how.kind}:{tiers[0][1]}"
+    return f"{how.kind}:" + "+".join(f"{tokens}@{last}" for last, tokens in tiers)
+
+
+def _spelt(how: Decoding) -> list[tuple[int, int]]:
+    """(up to so many requests, tokens)."""
+    return [(last, tokens) for _, last, tokens in how.table] or [(1, how.tokens)]
+
+
+def _tiers(said: str) -> list[tuple[int, int]]:
+    """(tokens, up to so many requests) of a number, or of a list with @."""
+    pairs = (tier.partition("@") for tier in said.split("+"))
+    return [(int(tokens), int(last or 1)) for tokens, _, last in pairs]
+
+
+def _drafting(kind: TreeOrChain, inventory: Inventory, tiers: list[tuple[int, int]]) -> Decoding:
     width = decoding.drafter_width(inventory)
-    if tokens is not None and tokens > width:
-        raise UsageError(f"the drafter predicts {width} tokens, not {tokens}", where="--arms", remedy=f"chain:{width}")
-    return decoding.chain(inventory) if tokens is None else Decoding("chain", tokens)
-
-
-def _tree(inventory: Inventory, budget: int | None) -> Decoding:
-    if budget is not None and budget > 63:
-        raise UsageError(f"a tree has at most 63 nodes, not {budget}", where="--arms", remedy="tree:63")
-    tree = inventory.tree if budget is None else inventory.tree.model_copy(update={"budget": budget})
-    return decoding.tree(inventory.model_copy(update={"tree": tree}))
+    widest, sizes = max(tokens for tokens, _ in tiers), [size for _, size in tiers]
+    if kind == "chain" and widest > width:
+        raise UsageError(f"the drafter predicts {width} tokens, not {widest}", where="--arms", remedy=f"chain:{width}")
+    if kind == "chain" and not widest:
+        raise UsageError("a chain of no tokens is no chain", where="--arms", remedy="ar")
+    if widest > MAX_BUDGET:
+        raise UsageError(f"a tree has at most {MAX_BUDGET} nodes, not {widest}", where="--arms", remedy="tree:63")
+    if sizes != sorted(set(sizes)):
+        raise UsageError(f"{sizes} requests do not go up", where="--arms", remedy="tree:31@2+15@8")
+    return decoding.tiered(kind, width, tiers)

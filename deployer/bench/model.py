@@ -35,7 +35,7 @@ class Percentiles(Part):
 class Conditions(Part):
     """Everything that names one cell of a sweep: equal conditions are the same measurement taken again."""
 
-    arm: str = Field(description="ar, mtp:K, chain:K or tree:B")
+    arm: str = Field(description="ar, mtp:K, chain:K or tree:B; by batch size tree:31@2+15@8")
     prompts: str = Field(description="name of the prompt set")
     prompts_digest: str = Field(description="of the texts as they are sent, or of the options of vLLM's own data set")
     chat_template: bool = Field(description="whether the target's chat template is put around each prompt")
@@ -100,7 +100,7 @@ class Cell(Part):
 
 
 class ArmLine(Part):
-    """One way to decode. `tokens` is vLLM's num_speculative_tokens: K, or the tree's budget; 0 without drafts."""
+    """One way to decode. `tokens` are verified at most in a step: K, or the tree's budget; 0 without drafts."""
 
     name: str
     title: str

@@ -51,6 +51,11 @@ class Scene:
     def lines(self) -> tuple[ArmLine, ...]:
         return tuple(arm.line for arm in self.arms)
 
+    @property
+    def judged(self) -> tuple[ArmLine, ...]:
+        """Those whose acceptance may be compared: of equal budgets at every batch size, each as wide as it is drafted."""
+        return tuple(arm.line for arm in self.arms if not arm.decoding.table)
+
     def known(self) -> tuple[Cell, ...]:
         """What was measured of it until now."""
         return self.store.read(self.cells)
@@ -111,7 +116,7 @@ def plan(
     if left:
         done += (Step("bench", "clear", "an interrupted bench left its engine", lambda _: here.runner.clear()),)
     if not missing:
-        judge(here.lines, known)
+        judge(here.judged, known)
         return Plan(inventory.name, done)
     starts = loads(missing, one_load=here.sweep.one_load)
     names = ", ".join(dict.fromkeys(load.arm for load in starts))
@@ -125,7 +130,7 @@ def plan(
         _held_by_the_service(here, transport, held)
     _port_is_free(here, transport)
     action = Measuring(
-        here.runner, here.store, here.sweep, starts, known, stops_service=bool(held), ended=partial(judge, here.lines)
+        here.runner, here.store, here.sweep, starts, known, stops_service=bool(held), ended=partial(judge, here.judged)
     )
     step = Step("bench", names, f"not measured with this release and configuration: {cost}", action)
     return Plan(inventory.name, (account.step(Layout.of(inventory), transport), *done, step))

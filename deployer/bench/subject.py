@@ -11,7 +11,7 @@ from deployer.facts import host
 from deployer.install.release import Folder
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
-from deployer.push.model import SUMS
+from deployer.push.published import fingerprint
 from deployer.transport.base import Transport
 
 _PROCESSOR = "sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1"
@@ -31,16 +31,8 @@ def subject(inventory: Inventory, transport: Transport, here: Scene) -> Subject:
     )
 
 
-def fingerprint_command(folder: str) -> str:
-    """Prints a hex digest of what a model folder is known by (see Model.fingerprint); hashing 54 GB would take minutes."""
-    return (
-        f"cd {quote(folder)} && {{ if test -e {SUMS}; then cat {SUMS}; else "
-        "find -L . -type f -printf '%P %s\\n' | LC_ALL=C sort && cat ./*.json; fi; } | sha256sum"
-    )
-
-
 def _model(transport: Transport, folder: str) -> Model:
-    return Model(path=folder, fingerprint=transport.run(fingerprint_command(folder), sudo=True).stdout.split()[0])
+    return Model(path=folder, fingerprint=fingerprint(transport, folder))
 
 
 def _versions(transport: Transport, release: str) -> dict[str, str]:

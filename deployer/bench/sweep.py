@@ -28,12 +28,13 @@ class Sweep:
     num_prompts: int
     output_tokens: int
     one_load: bool = False
+    first_round: int = 1
 
     def conditions(self, arms: Sequence[str], *, template: bool) -> tuple[Conditions, ...]:
         """The cells, round by round. `template` says whether the target has a chat template."""
         return tuple(
             self._conditions(arm, prompts, temperature, concurrency, round_, template)
-            for round_ in range(1, self.rounds + 1)
+            for round_ in range(self.first_round, self.first_round + self.rounds)
             for arm in (arms if round_ % 2 else tuple(reversed(arms)))
             for prompts in self.sets
             for temperature in self.temperatures

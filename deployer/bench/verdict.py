@@ -28,7 +28,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Best:
+class Best:
     """At one concurrency: every arm's tokens a second over all places, and how large a ratio of two may be by chance."""
 
     concurrency: int
@@ -54,7 +54,7 @@ def verdict(file: BenchFile, found: Sequence[Series]) -> Verdict:
     titles = {arm.name: arm.title for arm in file.arms}
     if file.subject.build == "cpu":
         return _by_acceptance(found, titles)
-    bests = [best for count in sorted({one.place.concurrency for one in found}) if (best := _best(found, count))]
+    bests = [best for count in sorted({one.place.concurrency for one in found}) if (best := best_at(found, count))]
     if not bests:
         return Verdict(None, "Nothing to recommend: no two arms were measured under the same conditions.")
     # The arm that is the best, or as good, at the most concurrencies; of several the one that wins outright more often.
@@ -67,11 +67,12 @@ def verdict(file: BenchFile, found: Sequence[Series]) -> Verdict:
     )
 
 
-def _wins(bests: Sequence[_Best], arm: str) -> int:
+def _wins(bests: Sequence[Best], arm: str) -> int:
     return sum(best.arm == arm for best in bests)
 
 
-def _best(found: Sequence[Series], concurrency: int) -> _Best | None:
+def best_at(found: Sequence[Series], concurrency: int) -> Best | None:
+    """None where no two arms were measured under the same conditions."""
     here = [one for one in found if one.place.concurrency == concurrency]
     arms = list(dict.fromkeys(one.arm for one in here))
     values = {(one.arm, one.place): one.spread(speed).middle for one in here}
@@ -82,7 +83,7 @@ def _best(found: Sequence[Series], concurrency: int) -> _Best | None:
     if len(arms) < 2 or not common:
         return None
     means = {arm: geometric(values[arm, place] for place in common) for arm in arms}
-    return _Best(concurrency, means, math.exp(_doubt(here, len(common))))
+    return Best(concurrency, means, math.exp(_doubt(here, len(common))))
 
 
 def _doubt(here: Sequence[Series], places: int) -> float:
@@ -91,7 +92,7 @@ def _doubt(here: Sequence[Series], places: int) -> float:
     return 0.02 if seen is None else 2 * seen.deviation * math.sqrt(2 / (rounds * places))
 
 
-def _gain(mine: Sequence[_Best], arm: str, titles: dict[str, str]) -> str:
+def _gain(mine: Sequence[Best], arm: str, titles: dict[str, str]) -> str:
     text = f"with {_requests(mine)} at a time it gives the most tokens a second"
     if arm != "ar" and all("ar" in best.means for best in mine):
         ratios = sorted(f"{best.means[arm] / best.means['ar']:.2f}" for best in mine)
@@ -101,11 +102,11 @@ def _gain(mine: Sequence[_Best], arm: str, titles: dict[str, str]) -> str:
     return text + (f" ({', '.join(ties)} cannot be told from it)" if ties else "")
 
 
-def _exceptions(others: Sequence[_Best], arm: str, titles: dict[str, str]) -> list[str]:
+def _exceptions(others: Sequence[Best], arm: str, titles: dict[str, str]) -> list[str]:
     return [f"with {_requests([best])} {titles[best.arm]} is {best.over(arm):.2f} times as fast" for best in others]
 
 
-def _requests(bests: Sequence[_Best]) -> str:
+def _requests(bests: Sequence[Best]) -> str:
     counts = [str(best.concurrency) for best in bests]
     listed = counts[0] if len(counts) == 1 else f"{', '.join(counts[:-1])} and {counts[-1]}"
     return f"{listed} request{'' if counts == ['1'] else 's'}"

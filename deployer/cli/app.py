@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from deployer import __version__
-from deployer.cli import bench, check, doctor, gc, history, inventory, lock, look, push, router, serve, up, verb
+from deployer.cli import bench, check, doctor, gc, history, inventory, lock, look, push, router, serve, tune, up, verb
 from deployer.cli import init as init_verb
 from deployer.cli import install as install_verb
 from deployer.cli.display import begin, err, tell_programs
@@ -36,6 +36,7 @@ for function in (
     install_verb.install,
     serve.serve,
     up.up,
+    tune.tune,
     look.status,
     look.logs,
     look.smoke,

@@ -14,6 +14,7 @@ from deployer.bench.model import BenchFile
 from deployer.bench.result import ArmResult
 from deployer.errors import DeployError, Exit
 from deployer.plan.audit import Entry
+from deployer.tune.model import Tuning
 
 FORMAT: Literal["ddtree-deploy/1"] = "ddtree-deploy/1"
 RollState = Literal["pending", "new", "unchanged", "old", "down", "unknown", "untouched"]
@@ -92,6 +93,7 @@ class Document(Result):
     lines: list[str] | None = Field(default=None, description="what was said: a log, proofs, a running step's lines")
     bench: list[ArmResult] | None = None
     sweep: BenchFile | None = Field(default=None, description="all that a bench measured: docs/bench.md")
+    tune: Tuning | None = Field(default=None, description="what was chosen and why: docs/tune.md")
     locked_by: Holder | None = None
     history: list[Entry] | None = Field(default=None, description="the host's audit log, oldest first")
     inventory: dict[str, Any] | None = Field(default=None, description="the inventory file with all defaults")

@@ -23,6 +23,7 @@ from deployer.facts.finding import Finding
 from deployer.plan.audit import Entry
 from deployer.plan.lock import Owner
 from deployer.plan.step import Step
+from deployer.tune.model import Tuning
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Report:
     lines: list[str] | None = None
     bench: list[ArmResult] | None = None
     sweep: BenchFile | None = None
+    tune: Tuning | None = None
     locked_by: Holder | None = None
     history: list[Entry] | None = None
     inventory: dict[str, Any] | None = None
@@ -91,6 +93,7 @@ class Report:
             lines=self.lines,
             bench=self.bench,
             sweep=self.sweep,
+            tune=self.tune,
             locked_by=self.locked_by,
             history=self.history,
             inventory=self.inventory,

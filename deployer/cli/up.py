@@ -49,7 +49,7 @@ def up(
         out.print(f"{host} serves{'' if changed else '; nothing was changed'}. Reach it: ddtree-deploy tunnel {host}")
 
 
-def climb(host: Host, stages: Sequence[Stage]) -> bool:
+def climb(host: Host, stages: Sequence[Stage], verb: str = "up") -> bool:
     """Applies the stages in order, each planned after the one before it was applied; says whether anything was done.
 
     The lock is taken at the first step that changes something: a second run takes none.
@@ -61,7 +61,7 @@ def climb(host: Host, stages: Sequence[Stage]) -> bool:
         for _, build in stages:
             plan = build(host.inventory, host.transport)
             if plan.pending and done is None:
-                done = stack.enter_context(deploying(host.transport, host.layout, "up", host.ended, seen))
+                done = stack.enter_context(deploying(host.transport, host.layout, verb, host.ended, seen))
             run(plan, display, done)
     return done is not None
 

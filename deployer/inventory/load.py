@@ -15,6 +15,7 @@ from deployer.inventory.model import Inventory
 
 BUNDLED = Path(__file__).parents[2] / "inventory"
 FOLDER_VARIABLE = "DDTREE_INVENTORY"
+TUNED = ".tuned.toml"  # beside an inventory, which names it: no host of its own
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -30,7 +31,8 @@ def names() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in folders():
         for path in sorted(folder.glob("*.toml")):
-            found.setdefault(path.stem, path)
+            if not path.name.endswith(TUNED):
+                found.setdefault(path.stem, path)
     return found
 
 
@@ -100,7 +102,7 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"it is not text: {error}"
-        what = f"the inventory cannot be read: {reason}"
+        what = f"the file cannot be read: {reason}"
         raise UsageError(what, where=str(path), remedy="see its owner and mode (ls -l)") from error
 
 

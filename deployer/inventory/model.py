@@ -131,6 +131,9 @@ class Tree(Section):
 
     enabled: bool = Field(default=True, description="false serves the plain DFlash chain")
     budget: int = Field(default=31, ge=1, le=63)
+    tuned: LaptopPath | None = Field(
+        default=None, description="what `tune` wrote, in place of `budget`: budgets by batch size, or no tree at all"
+    )
     options: dict[str, OptionValue] = Field(default_factory=dict)
 
 

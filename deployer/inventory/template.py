@@ -66,6 +66,7 @@ keep = 3 # releases kept for rollback
 
 [tree]
 budget = 31 # nodes of a tree beside its root, at most 63
+# tuned = "$bare.tuned.toml" # what `ddtree-deploy tune $bare` wrote, in place of budget
 
 [serve]
 port = $port # on the host's loopback; `ddtree-deploy tunnel` is the way to it

@@ -46,6 +46,21 @@ def target_dir(inventory: Inventory, transport: Transport) -> str:
     return pushed.folder(Layout.of(inventory))
 
 
+def fingerprint(transport: Transport, folder: str) -> str:
+    """Hex digest of what a model folder is known by: the sums of its files where it was pushed; else their names and
+    sizes and the contents of its JSON files, for hashing 54 GB would take minutes.
+    """
+    return transport.run(fingerprint_command(folder), sudo=True).stdout.split()[0]
+
+
+def fingerprint_command(folder: str) -> str:
+    """What prints it."""
+    return (
+        f"cd {shlex.quote(folder)} && {{ if test -e {model.SUMS}; then cat {model.SUMS}; else "
+        "find -L . -type f -printf '%P %s\\n' | LC_ALL=C sort && cat ./*.json; fi; } | sha256sum"
+    )
+
+
 def _fetched(inventory: Inventory, transport: Transport, asked: Request) -> str:
     layout = Layout.of(inventory)
     record = state.read(transport, layout, asked).record

@@ -2,27 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from deployer.checkpoint import profiles
 from deployer.errors import UsageError
 from deployer.inventory.model import Inventory
+from deployer.serve import tuned
+from deployer.serve.tuned import Kind, Table
 
-Kind = Literal["autoregressive", "chain", "tree"]
+MAX_BUDGET = 63
+TreeOrChain = Literal["chain", "tree"]
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """`tokens` is vLLM's num_speculative_tokens: the chain's K, or the tree's node budget; 0 without drafts."""
+    """`tokens` is vLLM's num_speculative_tokens: the chain's K, or the tree's node budget; 0 without drafts.
+
+    `table` is vLLM's num_speculative_tokens_per_batch_size; without one, `tokens` holds for every batch.
+    """
 
     kind: Kind
     tokens: int
+    table: Table = ()
 
     def __str__(self) -> str:
-        return {"autoregressive": "autoregressive", "chain": f"DFlash chain, K={self.tokens}"}.get(
-            self.kind, f"tree, budget {self.tokens}"
-        )
+        if self.kind == "autoregressive":
+            return "autoregressive"
+        name = "tree, budget " if self.kind == "tree" else "DFlash chain, K="
+        *inner, last = self.table or ((1, 1, self.tokens),)
+        parts = [f"{tokens} up to {requests(last)}" for _, last, tokens in inner]
+        return name + ", ".join([*parts, f"{last[2]} above" if parts else str(last[2])])
+
+    @property
+    def alone(self) -> int:
+        """Tokens that are verified beside a request's own when it is the only one."""
+        return self.table[0][2] if self.table else self.tokens
+
+
+def requests(count: int) -> str:
+    """So many of them, in words."""
+    return f"{count} request{'' if count == 1 else 's'}"
+
+
+def tiered(kind: TreeOrChain, width: int, tiers: Sequence[tuple[int, int]]) -> Decoding:
+    """From (tokens, up to so many requests), rising in requests; a drafter of `width`. The last holds above, too.
+
+    Neighbours of equal tokens become one. A tree whose largest tier is below the drafter's width is still drafted at
+    that width: vLLM takes the first nodes, and those are the spine's.
+    """
+    table, first = list[tuple[int, int, int]](), 1
+    for tokens, group in groupby(tiers, key=lambda tier: tier[0]):
+        last = max(up_to for _, up_to in group)
+        table.append((first, last, tokens))
+        first = last + 1
+    widest = max(tokens for *_, tokens in table)
+    whole = max(widest, width) if kind == "tree" else widest
+    return Decoding(kind, whole, () if len(table) == 1 and widest == whole else tuple(table))
+
+
+def kind_of(said: str) -> Kind:
+    """Of a decoding as it says itself, which is how a deployment keeps it."""
+    if said.startswith("autoregressive"):
+        return "autoregressive"
+    return "tree" if said.startswith("tree") else "chain"
 
 
 def drafter_width(inventory: Inventory) -> int:
@@ -53,5 +98,17 @@ def tree(inventory: Inventory) -> Decoding:
 
 
 def served(inventory: Inventory) -> Decoding:
-    """What the service runs: the tree, or the chain when the inventory switches the tree off."""
-    return tree(inventory) if inventory.tree.enabled else chain(inventory)
+    """What the service runs: what was tuned, else the tree; the chain when the inventory switches the tree off."""
+    if not inventory.tree.enabled:
+        return chain(inventory)
+    if inventory.tree.tuned is None:
+        return tree(inventory)
+    found, width = tuned.read(inventory.tree.tuned), drafter_width(inventory)
+    most = {"tree": MAX_BUDGET, "chain": width, "autoregressive": 0}[found.kind]
+    if found.tokens > most or (found.kind == "tree" and found.tokens < width):
+        raise UsageError(
+            f"{found.tokens} tokens do not go with a {found.kind} and this drafter, which predicts {width} at a time",
+            where=str(inventory.tree.tuned),
+            remedy=f"it was made for another drafter: ddtree-deploy tune {inventory.name}",
+        )
+    return Decoding(found.kind, found.tokens, found.table)

@@ -21,6 +21,7 @@ _DECIDED = {
     "api-key": "[serve.secrets] VLLM_API_KEY, which goes into a file that only root reads",
     "hf-token": "[serve.secrets] HF_TOKEN, which goes into a file that only root reads",
 }
+TABLE = "num_speculative_tokens_per_batch_size"
 _SPECULATIVE_DECIDED = {"method": "dflash", "model": "[drafter]", "num_speculative_tokens": "[tree] budget"}
 
 
@@ -31,7 +32,8 @@ def engine_options(
     given = normalised(inventory.serve.options)
     _refuse(given, _DECIDED, inventory)
     speculative = _mapping(given.pop("speculative-config", {}), "speculative-config", inventory)
-    _refuse(speculative, _SPECULATIVE_DECIDED, inventory)
+    decides = {TABLE: "[tree] tuned"} if decoding.table else {}
+    _refuse(speculative, _SPECULATIVE_DECIDED | decides, inventory)
     additional = _mapping(given.pop("additional-config", {}), "additional-config", inventory)
     _refuse(additional, {"ddtree": "[tree.options]"}, inventory)
     options: dict[str, Any] = {
@@ -44,7 +46,9 @@ def engine_options(
         **given,
     }
     if decoding.kind != "autoregressive":
-        decided = {"method": "dflash", "model": drafter, "num_speculative_tokens": decoding.tokens}
+        decided: dict[str, Any] = {"method": "dflash", "model": drafter, "num_speculative_tokens": decoding.tokens}
+        if decoding.table:
+            decided[TABLE] = [list(tier) for tier in decoding.table]
         options["speculative-config"] = decided | speculative
     if decoding.kind == "tree":
         options["worker-cls"] = WORKER[inventory.install.build]

@@ -16,8 +16,8 @@ from deployer.install.release import Folder
 from deployer.inventory.model import Inventory
 from deployer.plan.layout import Layout
 from deployer.plan.step import Plan, Progress, Step
-from deployer.push.published import drafter_dir, target_dir
-from deployer.serve import account, decoding, preflight
+from deployer.push.published import drafter_dir, fingerprint, target_dir
+from deployer.serve import account, decoding, preflight, tuned
 from deployer.serve.gate import Wanted
 from deployer.serve.options import from_yaml
 from deployer.serve.records import SERVING, Record, Records
@@ -49,7 +49,7 @@ def plan(inventory: Inventory, transport: Transport, *, replace: str | None = No
     preflight.models_are_there(transport, engine.target, engine.drafter)
     files = render(inventory, Place.of_service(inventory), engine, gpus.nodes, local_secrets(inventory))
     active = records.active()
-    first = (account.step(layout, transport), *_said(softer))
+    first = (account.step(layout, transport), *_said(softer), *_tuned(inventory, transport, engine, state.current))
     differing = records.in_place(files)
     reason = _reason(state, active, files, differing)
     if reason == _RECONFIGURED and active is not None:
@@ -74,6 +74,19 @@ def _said(softer: tuple[str, ...]) -> tuple[Step, ...]:
         return ()
     why = f"softer than it should be: this host's systemd cannot carry out {', '.join(softer)} (226/NAMESPACE)"
     return (Step("serve", "confinement", f"{why}; ddtree-deploy check says how to mend it"),)
+
+
+def _tuned(inventory: Inventory, transport: Transport, engine: Engine, release: str) -> tuple[Step, ...]:
+    """What a file of `tune` decides, and whether it was measured with what is there now."""
+    path = inventory.tree.tuned
+    if path is None or not inventory.tree.enabled:
+        return ()
+    made = tuned.read(path)
+    others = [f"release {made.release}"] if made.release != release else []
+    others += ["another drafter"] if made.drafter != fingerprint(transport, engine.drafter) else []
+    old = f", with {' and '.join(others)}: tune again when it can be spared" if others else ""
+    on = f" on {made.host}" if made.host != inventory.name else ""
+    return (Step("serve", "decoding", f"{engine.decoding}: {path.name}, measured {made.when}{on}{old}"),)
 
 
 def _reason(state: ServiceState, active: Record | None, files: Files, differing: tuple[str, ...]) -> str | None:

@@ -8,7 +8,7 @@ from deployer.errors import PreflightError, UsageError
 from deployer.fleet.traffic import behind
 from deployer.inventory.model import Inventory
 from deployer.plan.step import Plan, Step
-from deployer.serve.decoding import Decoding
+from deployer.serve.decoding import Decoding, kind_of
 from deployer.serve.gate import Wanted
 from deployer.serve.records import SERVING, Record, Records
 from deployer.serve.service import Service
@@ -51,8 +51,7 @@ def _subject(service: Service, records: Records, goal: Record) -> tuple[Service,
 def _wanted(inventory: Inventory, records: Records, goal: Record) -> Wanted:
     """It proved its text and acceptance under an inventory that is gone; now it must serve."""
     _, model = records.address(goal)
-    tree = goal.decoding.startswith("tree")
-    how = Decoding("tree" if tree else "chain", 0)
+    how = Decoding(kind_of(goal.decoding), 0)
     return replace(Wanted.of(inventory, how), model=model, expect=None, min_acceptance_length=1.0)
 
 

@@ -46,7 +46,7 @@ def smoke(inventory: Inventory, transport: Transport, progress: Progress) -> Non
     proof = gate.prove(service, wanted, progress.say)
     progress.say(f"health, models, completion and speculation hold: {proof}")
     if how.kind != "tree":
-        progress.say("the inventory serves the plain chain: there is no tree to compare with")
+        progress.say(f"the inventory serves no tree ({how}): there is none to compare with")
         return
     agreeing = _agreement(service, inventory, progress)
     progress.say(f"greedy agreement of tree and plain decoding on {agreeing} prompts")

@@ -14,7 +14,7 @@ from deployer.fleet.traffic import UNROUTED, Traffic
 from deployer.plan.signals import held_back
 from deployer.plan.step import Progress
 from deployer.serve import gate
-from deployer.serve.decoding import Decoding
+from deployer.serve.decoding import Decoding, kind_of
 from deployer.serve.gate import Clock, Wanted
 from deployer.serve.records import OLD, Record, Records
 from deployer.serve.service import LEFT, STOPS, Service, stop_command, stop_unit
@@ -189,7 +189,8 @@ class Switch:
         with held_back():
             self._put_back(progress)
         if self._returns is not None:
-            enough = Decoding("chain", 0)
+            drafts = self.before is not None and kind_of(self.before.decoding) != "autoregressive"
+            enough = Decoding("chain" if drafts else "autoregressive", 0)
             wanted = replace(self.wanted, model=self._returns.model, expect=None, min_acceptance_length=1.0)
             gate.prove(self._returns, replace(wanted, decoding=enough), progress.say)
             self._requests_come_again(progress)

@@ -13,11 +13,13 @@ from typing import Any
 from fakes import FakeTransport
 from material import recorded
 
+from deployer.bench.arms import name_of
 from deployer.bench.model import ArmLine, BenchFile, Cell, Conditions, Machine, Measurement, Model, Percentiles, Subject
 from deployer.inventory.load import load
 from deployer.inventory.model import Inventory
 from deployer.serve import metrics
-from deployer.serve.options import from_yaml
+from deployer.serve.decoding import Decoding
+from deployer.serve.options import TABLE, from_yaml
 from deployer.transport.base import Result
 
 SERVICE, ARM = "ddtree-vllm", "ddtree-vllm-bench"
@@ -51,6 +53,7 @@ class Box:
     template: bool = False
     confinement: str = ""
     before_client: Callable[[str], None] = lambda unit: None
+    speed: Callable[[str, int], float] = lambda arm, requests: 100.0  # output tokens a second
 
     @property
     def arm(self) -> str:
@@ -59,8 +62,10 @@ class Box:
         speculative = options.get("speculative-config")
         if speculative is None:
             return "ar"
-        kind = "mtp" if speculative["method"] == "mtp" else "tree" if "worker-cls" in options else "chain"
-        return f"{kind}:{speculative['num_speculative_tokens']}"
+        tokens, table = speculative["num_speculative_tokens"], speculative.get(TABLE, ())
+        if speculative["method"] == "mtp":
+            return f"mtp:{tokens}"
+        return name_of(Decoding("tree" if "worker-cls" in options else "chain", tokens, tuple(map(tuple, table))))
 
 
 class BenchHost(FakeTransport):
@@ -162,7 +167,8 @@ class BenchHost(FakeTransport):
         self.box.drafts += 10
         requests = int(words["--num-prompts"])
         percentiles = {f"p{rank}_{name}_ms": 5.0 for rank in (10, 50, 90, 99) for name in ("ttft", "tpot", "e2el")}
-        totals = {"completed": requests, "failed": 0, "duration": 2.0, "output_throughput": 100.0}
+        totals = {"completed": requests, "failed": 0, "duration": 2.0}
+        totals["output_throughput"] = self.box.speed(self.box.arm, int(words["--max-concurrency"]))
         totals |= {"total_input_tokens": 50, "total_output_tokens": 200}
         texts = {"generated_texts": [f"answer {number}" for number in range(requests)]}
         self.box.files["cell.json"] = json.dumps({**totals, **percentiles, **texts}).encode()

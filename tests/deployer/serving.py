@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fakes import FakeTransport
@@ -20,6 +21,7 @@ from deployer.plan.step import Plan
 from deployer.serve import metrics
 from deployer.serve.records import Record, Records
 from deployer.serve.service import Service
+from deployer.serve.tuned import Tuned, text
 from deployer.transport.base import Result
 from deployer.transport.shell import CommandError
 
@@ -204,7 +206,7 @@ class Host(FakeTransport):
         asked = json.loads(json.loads(script.split("json.loads(", 1)[1].split(")\n", 1)[0]))
         engine = self.machine.engine
         if asked["url"].endswith("/v1/completions"):
-            engine.drafts += 10
+            engine.drafts += 10 if "speculative-config" in self.machine.options() else 0
             text = json.dumps({"choices": [{"text": "qsuwy: an answer"}]})
         elif asked["url"].endswith("/v1/models"):
             text = json.dumps({"data": [{"id": self.machine.options()["served-model-name"][0]}]})
@@ -220,6 +222,14 @@ def inventory(**serve: Any) -> Inventory:
     data = load("staging").model_dump()
     data["serve"] = {**data["serve"], "prompt": "acegikmo", "expect": "qsuwy", **serve}
     return Inventory.model_validate(data)
+
+
+def without_drafts(file: Path) -> Inventory:
+    """One that was tuned, to plain decoding."""
+    values = Tuned(kind="autoregressive", tokens=0, host="staging", when="today", release="r1", drafter="d")
+    file.write_text(text(values, ()))
+    usual = inventory()
+    return usual.model_copy(update={"tree": usual.tree.model_copy(update={"tuned": file})})
 
 
 def applied(made: Plan) -> Plan:

@@ -26,7 +26,7 @@ from deployer.inventory.model import Inventory
 from deployer.inventory.secret import Secret
 from deployer.serve import metrics
 from deployer.serve.decoding import autoregressive
-from deployer.serve.options import from_yaml
+from deployer.serve.options import TABLE, from_yaml
 from deployer.serve.render import Engine
 
 ENGINE = Engine("/opt/ddtree/releases/r1/venv", "/models/target", "/models/drafter", autoregressive())
@@ -65,15 +65,44 @@ def test_arms_are_named_with_their_numbers_and_the_same_twice_is_once() -> None:
     [
         ("eagle", "is no arm"),
         ("ar:3", "is no arm"),
-        ("tree:0", "is no arm"),
+        ("chain:0", "is no arm"),
+        ("mtp:2@4", "is no arm"),
+        ("tree:31@0", "is no arm"),
+        ("chain:0@4", "a chain of no tokens"),
         ("chain:8", "predicts 7 tokens"),
+        ("chain:7@2+8@4", "predicts 7 tokens, not 8"),
         ("tree:64", "at most 63"),
-        ("tree:5", "below the drafter's width 7"),
+        ("tree:31@4+15@2", "do not go up"),
     ],
 )
 def test_an_arm_that_cannot_be_is_named_before_anything_is_loaded(name: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         made(inventory(), name)
+
+
+def test_an_arms_tokens_may_change_with_the_batch_and_fewer_nodes_than_the_drafters_width_are_a_shorter_spine() -> None:
+    found = made(inventory(), "tree:31@2+15@4+0@8", "tree:3", "tree:0", "chain:7@2+7@4+3@8", "tree:15@1")
+    speculative = [from_yaml(arm.files.config)["speculative-config"] for arm in found]
+    assert [(one["num_speculative_tokens"], one.get(TABLE)) for one in speculative] == [
+        (31, [[1, 2, 31], [3, 4, 15], [5, 8, 0]]),
+        (7, [[1, 1, 3]]),
+        (7, [[1, 1, 0]]),
+        (7, [[1, 4, 7], [5, 8, 3]]),
+        (15, None),
+    ]
+    assert [arm.name for arm in found] == ["tree:31@2+15@4+0@8", "tree:3", "tree:0", "chain:7@4+3@8", "tree:15"]
+    assert found[0].line.title == "tree, budget 31 up to 2 requests, 15 up to 4 requests, 0 above"
+    assert found[3].line.title == "DFlash chain, K=7 up to 4 requests, 3 above"
+    assert [arm.proof.kind for arm in found] == ["tree", "tree", "autoregressive", "chain", "tree"], (
+        "a request alone has no drafts where none are scheduled: nothing to prove"
+    )
+
+
+def test_a_table_of_the_bench_and_one_of_the_inventorys_own_options_are_not_mixed() -> None:
+    own = inventory(serve={"options": {"speculative-config": {TABLE: [[1, 8, 15]]}}})
+    assert from_yaml(made(own, "tree:31")[0].files.config)["speculative-config"][TABLE] == [[1, 8, 15]]
+    with pytest.raises(UsageError, match=f"must not set {TABLE}"):
+        made(own, "tree:31@2+15@8")
 
 
 def test_on_a_host_that_makes_no_namespaces_arms_and_client_do_without_them_too() -> None:

@@ -13,7 +13,6 @@ from material import recorded
 from deployer.bench.estimate import Estimate, duration, estimate
 from deployer.bench.plan import plan, scene
 from deployer.bench.report import results
-from deployer.bench.subject import fingerprint_command
 from deployer.bench.sweep import Sweep, loads, sweep_of
 from deployer.errors import DeployError, PreflightError, TransferError, UsageError
 from deployer.facts import confinement
@@ -21,6 +20,7 @@ from deployer.inventory.model import Inventory
 from deployer.plan.apply import Silent, run
 from deployer.plan.step import Plan
 from deployer.push.model import SUMS
+from deployer.push.published import fingerprint_command
 from deployer.serve.gate import Clock
 from deployer.transport.local import LocalTransport
 

@@ -37,7 +37,7 @@ def commands(page: str) -> list[str]:
     return [command.partition("  ")[0].partition(" #")[0].partition(" |")[0].rstrip() for command in found]
 
 
-PAGES = ("README.md", "docs/runbook.md", "docs/json.md", "docs/bench.md", "docs/fleet.md")
+PAGES = ("README.md", "docs/runbook.md", "docs/json.md", "docs/bench.md", "docs/tune.md", "docs/fleet.md")
 
 
 @pytest.mark.parametrize("page", PAGES)

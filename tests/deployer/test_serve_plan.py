@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
-from serving import Host, Machine, active, applied, inventory
+from serving import Host, Machine, active, applied, inventory, without_drafts
 
 from deployer.errors import PreflightError
 from deployer.serve import plan
 from deployer.serve.gate import Clock
+from deployer.serve.options import TABLE
 from deployer.serve.status import status
+from deployer.serve.tuned import Tuned, text
 
 
 def test_a_first_deployment_writes_starts_and_is_remembered_when_it_has_proved_itself(
@@ -29,6 +34,47 @@ def test_a_second_deployment_has_nothing_to_do_and_says_why(host: Host) -> None:
     again = plan.plan(inventory(), host)
     assert again.pending == ()
     assert "has proved itself" in again.steps[-1].reason
+
+
+def test_what_was_tuned_is_said_with_what_it_was_measured_with_and_a_change_of_it_is_a_stop_start(
+    host: Host, machine: Machine, tmp_path: Path
+) -> None:
+    applied(plan.plan(inventory(), host))
+    digest, file = "f" * 64, tmp_path / "staging.tuned.toml"
+    host.answers = {re.compile("sha256sum$"): f"{digest}  -\n"} | host.answers
+    made = Tuned(
+        kind="tree",
+        tokens=31,
+        table=((1, 2, 31), (3, 8, 7)),
+        host="staging",
+        when="today",
+        release="r1",
+        drafter=digest,
+    )
+    serving = inventory()
+    serving = serving.model_copy(update={"tree": serving.tree.model_copy(update={"tuned": file})})
+
+    def said(values: Tuned) -> str:
+        file.write_text(text(values, ("why",)))
+        planned = plan.plan(serving, host)
+        assert [step.title for step in planned.pending] == ["files", "start", "gate"]
+        return next(step.reason for step in planned.steps if step.title == "decoding")
+
+    assert said(made) == "tree, budget 31 up to 2 requests, 7 above: staging.tuned.toml, measured today"
+    old = made.model_copy(update={"release": "r0", "drafter": "0" * 64, "host": "ct129"})
+    assert said(old).endswith("today on ct129, with release r0 and another drafter: tune again when it can be spared")
+    applied(plan.plan(serving, host))
+    assert machine.options()["speculative-config"][TABLE] == [[1, 2, 31], [3, 8, 7]]
+    assert plan.plan(serving, host).pending == ()
+
+
+def test_a_host_on_which_no_draft_pays_serves_without_any_and_proves_itself_so(
+    host: Host, machine: Machine, tmp_path: Path
+) -> None:
+    host.answers = {re.compile("sha256sum$"): "d  -\n"} | host.answers
+    applied(plan.plan(without_drafts(tmp_path / "staging.tuned.toml"), host))
+    assert "speculative-config" not in machine.options()
+    assert (active(host).decoding, active(host).outcome) == ("autoregressive", "serving")
 
 
 def test_a_service_stopped_by_hand_is_started_and_proved_again(host: Host, machine: Machine) -> None:

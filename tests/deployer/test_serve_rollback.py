@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from serving import ROOT, Host, Machine, active, applied, inventory
+import re
+from pathlib import Path
 
-from deployer.errors import PreflightError, UsageError
+import pytest
+from serving import ROOT, Host, Machine, active, applied, inventory, without_drafts
+
+from deployer.errors import GateError, PreflightError, UsageError
 from deployer.serve import plan, rollback
 
 
@@ -17,6 +20,21 @@ def test_rollback_goes_to_the_one_before_and_back_again(
     applied(rollback.plan(inventory(served_model_name="new"), host))
     assert machine.options()["served-model-name"] == ["tiny"]
     assert active(host).outcome == "serving"
+
+
+def test_what_served_without_drafts_comes_back_by_rollback_and_by_a_failed_gate(
+    host: Host, machine: Machine, tmp_path: Path
+) -> None:
+    """Nobody asks it for drafts then."""
+    host.answers = {re.compile("sha256sum$"): "d  -\n"} | host.answers
+    plain = without_drafts(tmp_path / "staging.tuned.toml")
+    applied(plan.plan(plain, host))
+    applied(plan.plan(inventory(), host))
+    applied(rollback.plan(inventory(), host))
+    assert "speculative-config" not in machine.options()
+    with pytest.raises(GateError, match="was restored and serves"):
+        applied(plan.plan(inventory(expect="something else"), host))
+    assert "speculative-config" not in machine.options()
 
 
 def test_rollback_names_what_it_knows(host: Host) -> None:

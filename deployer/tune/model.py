@@ -1,0 +1,63 @@
+"""What `tune` found, as `--json` carries it. docs/tune.md describes it for people."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from deployer.bench.model import Part
+from deployer.serve.tuned import Kind, Table
+
+
+class Seen(Part):
+    """One arm at one number of requests, over all prompts, temperatures and rounds."""
+
+    arm: str
+    tokens: int = Field(description="verified beside each request's own in a step")
+    output_tokens_per_second: float
+    low: float = Field(description="of the slowest round")
+    high: float = Field(description="of the fastest round")
+    step_ms: float = Field(description="of the target: median TPOT times acceptance length")
+    acceptance_length: float = Field(description="tokens a step")
+
+
+class Trial(Part):
+    """Arms beside each other at one number of requests at a time."""
+
+    concurrency: int
+    doubt: float = Field(description="a ratio of two arms up to this may be chance")
+    seen: tuple[Seen, ...]
+
+    def speed(self, arm: str) -> float:
+        """Output tokens a second of one that was measured."""
+        return next(one.output_tokens_per_second for one in self.seen if one.arm == arm)
+
+
+class Pick(Trial):
+    """What is chosen there."""
+
+    arm: str = Field(description="whose tokens are verified, among the arms of the chosen engine")
+    tokens: int
+    fastest: str = Field(description="of all that was measured, whether the chosen engine can do it or not")
+    equals: tuple[str, ...] = Field(description="arms that cannot be told from the fastest")
+
+
+class Choice(Part):
+    """By the first measurement: one engine, and its tokens by batch size."""
+
+    arm: str = Field(description="as `bench --arms` takes it: tree:31@2+15@8, chain:7, ar")
+    picks: tuple[Pick, ...]
+
+
+class Tuning(Part):
+    """All of it. `arm` is what is to be served: the choice, or what turned out not to be slower and is simpler."""
+
+    choice: Choice
+    trials: tuple[Trial, ...] = Field(
+        description="empty where nothing beat plain decoding: there is nothing to confirm"
+    )
+    arm: str
+    kind: Kind
+    tokens: int
+    table: Table
+    sentences: tuple[str, ...]
+    file: str = Field(description="where serve reads it")

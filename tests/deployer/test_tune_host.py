@@ -1,0 +1,290 @@
+"""`tune` on a host, which is a stand-in: measured, chosen, confirmed, written once, and read by serve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from bench_host import ARM, HELD, SERVICE, BenchHost, Box, inventory
+from calling import Caller, write_inventory
+
+from deployer.bench.sweep import sweep_of
+from deployer.cli import host as cli_host
+from deployer.errors import Exit, PreflightError, UsageError
+from deployer.inventory.load import load, names
+from deployer.inventory.model import Inventory
+from deployer.plan.apply import Silent, run
+from deployer.plan.step import Plan
+from deployer.serve import decoding, tuned
+from deployer.serve.gate import Clock
+from deployer.serve.options import TABLE, engine_options
+from deployer.tune.choose import candidates
+from deployer.tune.plan import Tune, confirming, found, measuring, usual_arms, usual_concurrency, writing
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Clock, "__init__", lambda self: self.__dict__.update(now=lambda: 0.0, sleep=lambda seconds: None)
+    )
+
+
+def speed(arm: str, requests: int) -> float:
+    """The stand-in's: a tree of 31 is the best for one request, one of 7 for two; by batch size, as its parts."""
+    for tier in arm.partition(":")[2].split("+"):
+        tokens, at, up_to = tier.partition("@")
+        if at and requests <= int(up_to):
+            return speed(f"tree:{tokens}", requests)
+    known = {"ar": (50, 100), "chain:7": (80, 130), "tree:7": (85, 150), "tree:31": (99, 120)}
+    return float(known[arm][requests - 1])
+
+
+@pytest.fixture
+def box() -> Box:
+    return Box(gpus="", speed=speed)
+
+
+@pytest.fixture
+def host(box: Box) -> BenchHost:
+    made = BenchHost(box)
+    quiet = (r"^mkdir -p /run/lock", r"^grep -qsF", r"^test -d /", r"^rmdir", r"^cat \S*audit\.log", r"^tail")
+    made.answers |= {re.compile(pattern): "" for pattern in quiet}
+    return made
+
+
+def asked(file: Path, *, overwrite: bool = False, rounds: int = 2, concurrency: str = "1,2") -> Tune:
+    sweep = sweep_of(inventory(), arms="ar,chain:7,tree:7,tree:31", concurrency=concurrency, rounds=rounds)
+    return Tune(sweep, file, overwrite)
+
+
+def ran(box: Box) -> list[str]:
+    return [line for line in box.log if re.match(r"\S+ c\d", line)]
+
+
+def applied(made: Plan) -> Plan:
+    run(made, Silent())
+    return made
+
+
+def done(tune: Tune, host: BenchHost, subject: Inventory | None = None) -> None:
+    subject = subject or inventory()
+    for stage in (measuring, confirming, writing):
+        applied(stage(tune, subject, host))
+
+
+def test_what_is_measured_chosen_confirmed_and_written_is_what_serve_runs(
+    host: BenchHost, box: Box, tmp_path: Path
+) -> None:
+    file = tmp_path / "box.tuned.toml"
+    done(asked(file), host)
+    arms = ["ar", "chain:7", "tree:7", "tree:31"]
+    assert [line.split()[0] for line in ran(box)[::2]] == [
+        *(*arms, *reversed(arms)),
+        *("ar", "chain:7", "tree:31@1+7@2", "tree:31@1+7@2", "chain:7", "ar"),
+    ], "the confirmation's rounds take turns too, and come after all others"
+    made = tuned.read(file)
+    assert (made.kind, made.tokens, made.table) == ("tree", 31, ((1, 1, 31), (2, 2, 7)))
+    assert (made.host, made.release, len(made.drafter)) == ("staging", "r1", 64)
+    serving = inventory(tree={"tuned": file})
+    how = decoding.served(serving)
+    options = engine_options(serving, how, target="/t", drafter="/d", port=1)
+    assert options["speculative-config"][TABLE] == [[1, 1, 31], [2, 2, 7]]
+    assert options["speculative-config"]["num_speculative_tokens"] == 31
+    text = file.read_text()
+    assert "# Serve tree, budget 31 up to 1 request, 7 above: with 1 request 1.98 times plain decoding" in text
+    assert "interpreter" in text, "what a CPU's times are worth is said where they are read"
+    assert box.active == {SERVICE: True, ARM: False}
+
+
+def test_a_second_run_measures_and_writes_nothing(host: BenchHost, box: Box, tmp_path: Path) -> None:
+    tune = asked(tmp_path / "box.tuned.toml")
+    done(tune, host)
+    box.log.clear()
+    for stage in (measuring, confirming, writing):
+        assert stage(tune, inventory(), host).pending == ()
+    assert box.log == []
+
+
+def test_a_run_that_was_cut_goes_on_with_what_is_missing(host: BenchHost, box: Box, tmp_path: Path) -> None:
+    def cut(what: str) -> None:
+        if what.startswith("tree:31@1+7@2 c2"):
+            raise KeyboardInterrupt
+
+    tune, box.before_client = asked(tmp_path / "box.tuned.toml", rounds=1), cut
+    with pytest.raises(KeyboardInterrupt):
+        done(tune, host)
+    assert not tune.file.exists()
+    box.before_client, box.log = lambda what: None, []
+    done(tune, host)
+    assert ran(box) == ["tree:31@1+7@2 c2 T0", *(f"{arm} c{count} T0" for arm in ("chain:7", "ar") for count in (1, 2))]
+    assert tune.file.exists()
+
+
+def test_a_file_that_says_otherwise_is_replaced_only_if_that_is_wished_and_kept_then(
+    host: BenchHost, box: Box, tmp_path: Path
+) -> None:
+    tune = asked(tmp_path / "box.tuned.toml")
+    tune.file.write_text("# by hand\n")
+    with pytest.raises(UsageError, match="is not what was found now: tree, budget 31") as caught:
+        done(tune, host)
+    assert "--overwrite" in caught.value.remedy
+    assert tune.file.read_text() == "# by hand\n"
+    box.log.clear()
+    done(asked(tune.file, overwrite=True), host)
+    assert box.log == [], "what was measured is not lost"
+    assert (tmp_path / "box.tuned.toml.before").read_text() == "# by hand\n"
+    assert tuned.read(tune.file).tokens == 31
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["box.tuned.toml", "box.tuned.toml.before"]
+
+
+def test_plain_decoding_needs_no_confirmation_and_is_served_without_a_drafter(
+    host: BenchHost, box: Box, tmp_path: Path
+) -> None:
+    box.speed = lambda arm, requests: 100.0 if arm == "ar" else 90.0
+    tune = asked(tmp_path / "box.tuned.toml")
+    done(tune, host)
+    assert {line.split()[0] for line in ran(box)} == {"ar", "chain:7", "tree:7", "tree:31"}
+    how = decoding.served(inventory(tree={"tuned": tune.file}))
+    assert str(how) == "autoregressive"
+    assert "speculative-config" not in engine_options(inventory(), how, target="/t", drafter="/d", port=1)
+
+
+def test_a_choice_that_does_not_hold_gives_way_to_what_does(host: BenchHost, box: Box, tmp_path: Path) -> None:
+    """As when the first rounds flattered it, or the table costs what its parts did not."""
+    box.speed = lambda arm, requests: 60.0 if "@" in arm else speed(arm, requests)
+    tune = asked(tmp_path / "box.tuned.toml")
+    done(tune, host)
+    seen = found(tune, inventory(), host)
+    assert (seen.tuning.choice.arm, seen.tuning.arm) == ("tree:31@1+7@2", "chain:7")
+    assert decoding.served(inventory(tree={"tuned": tune.file})) == decoding.Decoding("chain", 7)
+
+
+def test_gpus_that_the_service_holds_are_not_taken_without_being_told(
+    host: BenchHost, box: Box, tmp_path: Path
+) -> None:
+    box.gpus = re.sub(r"[\w@-]+\.service", f"{SERVICE}.service", HELD)
+    subject, tune = inventory(install={"build": "cuda"}), asked(tmp_path / "box.tuned.toml")
+    said = measuring(tune, subject, host).steps[-1].reason
+    assert "--take-gpu stops the service" in said
+    assert "16 measurements and 7 loads of the model, up to 11 minutes each" in said
+    with pytest.raises(PreflightError, match="16 of 16 measurements are missing") as caught:
+        confirming(tune, subject, host)
+    assert "--take-gpu" in caught.value.remedy
+    for stage in (measuring, confirming):
+        box.gpus, box.log = re.sub(r"[\w@-]+\.service", f"{SERVICE}.service", HELD), []
+        applied(stage(tune, subject, host, take_gpu=True))
+        assert (box.log[0], box.log[-1]) == (f"stop {SERVICE}", f"start {SERVICE}")
+
+
+def test_a_table_is_no_candidate(host: BenchHost, tmp_path: Path) -> None:
+    tune = Tune(sweep_of(inventory(), arms="ar,tree:31@2+15@8"), tmp_path / "f")
+    with pytest.raises(UsageError, match="is a table already"):
+        measuring(tune, inventory(), host)
+
+
+def test_requests_and_arms_are_those_that_the_engine_can_take() -> None:
+    assert usual_concurrency(inventory()) == (1, 2, 4, 8)
+    assert usual_concurrency(inventory(serve={"options": {"max_num_seqs": 6}})) == (1, 2, 4, 6)
+    assert usual_concurrency(inventory(serve={"options": {"max-num-seqs": 1}})) == (1,)
+    assert usual_arms(inventory()) == candidates(7)
+
+
+# The file.
+
+
+def text(**changes: object) -> str:
+    usual: dict[str, object] = {"kind": "tree", "tokens": 31, "table": [[1, 2, 31], [3, 8, 7]], "host": "a"}
+    values = {**usual, "when": "w", "release": "r", "drafter": "d", **changes}
+    return "".join(f"{key} = {value!r}\n" for key, value in values.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"table": [[2, 2, 31]]}, "2 to 2 does not follow"),
+        ({"table": [[1, 2, 31], [4, 8, 7]]}, "4 to 8 does not follow"),
+        ({"table": [[1, 2, 32]]}, "table has 32 tokens, and tokens is 31"),
+        ({"kind": "autoregressive"}, "tokens is 0 if kind is autoregressive"),
+        ({"tokens": 64}, "less than or equal to 63"),
+        ({"budget": 3}, "budget"),
+        ({"kind": "chain", "tokens": 8, "table": []}, "8 tokens do not go with a chain"),
+        ({"tokens": 5, "table": []}, "5 tokens do not go with a tree"),
+    ],
+)
+def test_a_file_that_contradicts_itself_or_the_drafter_is_named(
+    changes: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.tuned.toml"
+    file.write_text(text(**changes))
+    with pytest.raises(UsageError, match=says) as caught:
+        decoding.served(inventory(tree={"tuned": file}))
+    assert caught.value.where == str(file)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        decoding.served(inventory(tree={"tuned": tmp_path / "no.tuned.toml"}))
+
+
+def test_the_switch_of_the_inventory_holds_whatever_was_tuned(tmp_path: Path) -> None:
+    file = tmp_path / "a.tuned.toml"
+    file.write_text(text())
+    assert decoding.served(inventory(tree={"tuned": file})).table == ((1, 2, 31), (3, 8, 7))
+    assert decoding.served(inventory(tree={"tuned": file, "enabled": False})).kind == "chain"
+
+
+def test_the_inventory_names_the_file_relative_to_itself_and_it_is_no_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "inventory"
+    folder.mkdir()
+    (folder / "box.tuned.toml").write_text(text())
+    written = write_inventory(inventory(tree={"tuned": Path("box.tuned.toml")}), folder / "box.toml")
+    assert load(str(written)).tree.tuned == folder / "box.tuned.toml"
+    monkeypatch.chdir(tmp_path)
+    assert {name for name in names() if name.startswith("box")} == {"box"}
+
+
+# The command line.
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Caller:
+    return Caller(capsys)
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: BenchHost) -> Path:
+    """An inventory whose host is the stand-in."""
+
+    @contextmanager
+    def opened(*args: object, **options: object) -> Iterator[BenchHost]:
+        yield host
+
+    monkeypatch.setattr(cli_host, "opened", opened)
+    return write_inventory(inventory(), tmp_path / "box.toml")
+
+
+WORDS = ("--arms", "ar,chain:7,tree:7,tree:31", "--concurrency", "1,2", "--rounds", "1")
+
+
+def test_the_verb_from_its_plan_to_its_file(call: Caller, named: Path, box: Box, tmp_path: Path) -> None:
+    planned = call.json("tune", named, *WORDS, "--plan")
+    assert planned.exit_code == Exit.OK, planned.error
+    assert [step.state for step in planned.steps or []] == ["unneeded", "pending", "undecided", "undecided"]
+    assert (planned.tune, box.log) == (None, [])
+    made = call.json("tune", named, *WORDS, "--out", tmp_path / "all.json")
+    assert (made.exit_code, made.changed) == (Exit.OK, True), made.error
+    assert made.tune is not None
+    assert (made.tune.arm, made.tune.table) == ("tree:31@1+7@2", ((1, 1, 31), (2, 2, 7)))
+    assert Path(made.tune.file) == tmp_path / "box.tuned.toml"
+    assert made.sweep is not None
+    assert len(made.sweep.cells) == 8 + 6
+    again = call("tune", named, *WORDS, "--plan")
+    assert "= tune: box.tuned.toml" in again.stdout
+    assert "Serve tree, budget 31 up to 1 request, 7 above" in again.stdout
+    (tmp_path / "box.tuned.toml").write_text("# by hand\n")
+    assert call.json("tune", named, *WORDS).exit_code == Exit.USAGE
