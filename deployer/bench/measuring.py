@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from deployer.bench.client import TIMEOUT
@@ -22,7 +22,9 @@ from deployer.serve.way_back import WayBack
 
 @dataclass(frozen=True)
 class Measuring:
-    """The step's action. `ended` judges everything once it is measured."""
+    """The step's action. `ended` judges everything once it is measured; `after` says what to measure then, in the
+    same absence of the service: at most as much again.
+    """
 
     runner: Runner
     store: Store
@@ -31,6 +33,7 @@ class Measuring:
     known: tuple[Cell, ...]
     stops_service: bool
     ended: Callable[[tuple[Cell, ...]], None] = field(default=lambda cells: None)
+    after: Callable[[tuple[Cell, ...]], Measuring | None] | None = None
 
     def __call__(self, progress: Progress) -> None:
         service = Service.of(self.runner.inventory, self.runner.transport)
@@ -41,20 +44,27 @@ class Measuring:
                 progress.say("stopping the service for the time of the bench")
                 way.keep(self._starting_again(service))
                 service.stop()
-            cells = self._measure(service, progress)
+            self._all(service, progress)
         finally:
             if running:
                 progress.say("starting the service again")
                 with held_back():
                     way.take()
                     way.end()
-        self.ended(cells)
 
     @property
     def _longest(self) -> float:
         """Seconds in which the sweep has ended or is lost: every start and every client at its own limit."""
         cells = sum(len(load.cells) for load in self.starts)
-        return len(self.starts) * self.runner.inventory.serve.gate_timeout + cells * TIMEOUT
+        seconds = len(self.starts) * self.runner.inventory.serve.gate_timeout + cells * TIMEOUT
+        return 2 * seconds if self.after else seconds
+
+    def _all(self, service: Service, progress: Progress) -> None:
+        cells = self._measure(service, progress)
+        self.ended(cells)
+        more = self.after(cells) if self.after else None
+        if more is not None:
+            replace(more, stops_service=self.stops_service)._all(service, progress)
 
     def _starting_again(self, service: Service) -> str:
         """What the host runs when the bench has ended, or whoever ran it is gone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from shlex import quote
 
@@ -109,8 +109,8 @@ def plan(
     """The cells that were not measured with this very release, configuration and prompts."""
     here = scene(inventory, transport, sweep, mtp=mtp)
     known = here.known()
-    there = {cell.conditions for cell in known}
-    missing = [cell for cell in here.cells if cell not in there]
+    action = measuring(here, known)
+    missing = [cell for load in action.starts for cell in load.cells]
     done = tuple(_done(arm.name, known, missing) for arm in here.arms if any(_of(arm.name, known)))
     left = here.runner.left_behind()
     if left:
@@ -118,22 +118,29 @@ def plan(
     if not missing:
         judge(here.judged, known)
         return Plan(inventory.name, done)
-    starts = loads(missing, one_load=here.sweep.one_load)
-    names = ", ".join(dict.fromkeys(load.arm for load in starts))
-    cost = estimate(starts, known, inventory.install.build).text()
-    ours = left and not Service.of(inventory, transport).state().running  # what holds the GPUs is about to go
-    held = None if ours else _held(here.gpus)
+    names = ", ".join(dict.fromkeys(load.arm for load in action.starts))
+    cost = estimate(action.starts, known, inventory.install.build).text()
+    runs = Service.of(inventory, transport).state().running
+    ours = left and not runs  # what holds the GPUs is about to go
+    held = None if ours else _held(here.gpus, runs)
     if held and not take_gpu:
         why = f"skipped: {held}; --take-gpu stops the service for the bench and starts it again. It takes {cost}"
         return Plan(inventory.name, (*done, Step("bench", names, why)))
     if held:
-        _held_by_the_service(here, transport, held)
+        _held_by_the_service(here, runs, transport, held)
     _port_is_free(here, transport)
-    action = Measuring(
-        here.runner, here.store, here.sweep, starts, known, stops_service=bool(held), ended=partial(judge, here.judged)
-    )
-    step = Step("bench", names, f"not measured with this release and configuration: {cost}", action)
+    why = f"not measured with this release and configuration: {cost}"
+    step = Step("bench", names, why, replace(action, stops_service=bool(held)))
     return Plan(inventory.name, (account.step(Layout.of(inventory), transport), *done, step))
+
+
+def measuring(here: Scene, known: tuple[Cell, ...]) -> Measuring:
+    """What is missing, as an action that leaves the service alone."""
+    there = {cell.conditions for cell in known}
+    starts = loads((cell for cell in here.cells if cell not in there), one_load=here.sweep.one_load)
+    return Measuring(
+        here.runner, here.store, here.sweep, starts, known, stops_service=False, ended=partial(judge, here.judged)
+    )
 
 
 def _of(arm: str, cells: Iterable[Cell]) -> Iterator[Cell]:
@@ -146,16 +153,19 @@ def _done(arm: str, known: Sequence[Cell], missing: Sequence[Conditions]) -> Ste
     return Step("bench", arm, f"measured{share}: {short(cells[0])}")
 
 
-def _held(gpus: Gpus) -> str | None:
+def _held(gpus: Gpus, runs: bool) -> str | None:
+    """A service that has just been started holds nothing yet, and will."""
     busy = [str(card.index) for card in gpus.cards if card.memory_total - card.memory_free > _HELD_MIB]
-    return f"GPU {', '.join(busy)} is in use" if busy else None
+    if busy:
+        return f"GPU {', '.join(busy)} is in use"
+    return "the service runs" if runs and gpus.cards else None
 
 
-def _held_by_the_service(here: Scene, transport: Transport, held: str) -> None:
+def _held_by_the_service(here: Scene, runs: bool, transport: Transport, held: str) -> None:
     """The bench stops the service alone: what somebody else runs on the GPUs is theirs."""
     unit = here.store.layout.unit
     others = [holder for holder in here.gpus.holders if holder.unit not in (None, unit)]
-    if others or not Service.of(here.runner.inventory, transport).state().running:
+    if others or not runs:
         by = f" by {', '.join(map(str, others))}" if others else f", and not by {unit}, which is stopped"
         raise PreflightError(
             f"{held}{by}", where=transport.name, remedy=f"stop that first: --take-gpu stops nothing but {unit}"

@@ -86,7 +86,12 @@ def chain(inventory: Inventory) -> Decoding:
 
 
 def tree(inventory: Inventory) -> Decoding:
-    """A tree of [tree] budget nodes; a budget below the drafter's width is refused here, not after the model loaded."""
+    """The tree that was tuned, else one of [tree] budget nodes; a budget below the drafter's width is refused here, not
+    after the model loaded.
+    """
+    found = _tuned(inventory)
+    if found is not None and found.kind == "tree":
+        return found
     width = drafter_width(inventory)
     if inventory.tree.budget < width:
         raise UsageError(
@@ -101,14 +106,19 @@ def served(inventory: Inventory) -> Decoding:
     """What the service runs: what was tuned, else the tree; the chain when the inventory switches the tree off."""
     if not inventory.tree.enabled:
         return chain(inventory)
-    if inventory.tree.tuned is None:
-        return tree(inventory)
-    found, width = tuned.read(inventory.tree.tuned), drafter_width(inventory)
+    return _tuned(inventory) or tree(inventory)
+
+
+def _tuned(inventory: Inventory) -> Decoding | None:
+    path = inventory.tree.tuned
+    if path is None:
+        return None
+    found, width = tuned.read(path), drafter_width(inventory)
     most = {"tree": MAX_BUDGET, "chain": width, "autoregressive": 0}[found.kind]
     if found.tokens > most or (found.kind == "tree" and found.tokens < width):
         raise UsageError(
             f"{found.tokens} tokens do not go with a {found.kind} and this drafter, which predicts {width} at a time",
-            where=str(inventory.tree.tuned),
+            where=str(path),
             remedy=f"it was made for another drafter: ddtree-deploy tune {inventory.name}",
         )
     return Decoding(found.kind, found.tokens, found.table)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from deployer.bench import plan as bench
 from deployer.bench.arms import AR
+from deployer.bench.measuring import Measuring
 from deployer.bench.model import ArmLine, BenchFile, Cell
 from deployer.bench.plan import Scene, scene
 from deployer.bench.series import series
@@ -70,11 +71,28 @@ def usual_arms(inventory: Inventory) -> tuple[str, ...]:
 
 
 def measuring(tune: Tune, inventory: Inventory, transport: Transport, *, take_gpu: bool = False) -> Plan:
-    """Every candidate at every number of requests, as `bench` would."""
+    """Every candidate at every number of requests, as `bench` would; and at once, while the service is away, the choice."""
     if fixed := [arm for arm in tune.sweep.arms if "@" in arm]:
         remedy = "name them with one number each: how they change with the batch is what is looked for"
         raise UsageError(f"{', '.join(fixed)} is a table already", where="--arms", remedy=remedy)
-    return bench.plan(inventory, transport, take_gpu=take_gpu, sweep=tune.sweep)
+    made = bench.plan(inventory, transport, take_gpu=take_gpu, sweep=tune.sweep)
+    return Plan(inventory.name, tuple(_going_on(step, tune, inventory, transport) for step in made.steps))
+
+
+def _going_on(step: Step, tune: Tune, inventory: Inventory, transport: Transport) -> Step:
+    if not isinstance(step.action, Measuring):
+        return step
+    action = replace(step.action, after=partial(_after, tune, inventory, transport))
+    why = f"{step.reason}; then as many rounds again of the choice, plain decoding and the best chains"
+    return replace(step, reason=why, action=action)
+
+
+def _after(tune: Tune, inventory: Inventory, transport: Transport, cells: tuple[Cell, ...]) -> Measuring | None:
+    choice = _chosen(inventory, transport, scene(inventory, transport, tune.sweep), cells)
+    if choice.arm == AR:
+        return None
+    again = scene(inventory, transport, tune.confirming(choice))
+    return bench.measuring(again, again.known())
 
 
 def confirming(tune: Tune, inventory: Inventory, transport: Transport, *, take_gpu: bool = False) -> Plan:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_host import ARM, HELD, SERVICE, BenchHost, Box, cell, inventory
+from bench_host import ARM, HELD, IDLE, SERVICE, BenchHost, Box, cell, inventory
 from material import recorded
 
 from deployer.bench.estimate import Estimate, duration, estimate
@@ -208,6 +208,19 @@ def test_gpus_in_use_are_not_taken_without_being_told_and_the_cost_is_said(host:
     assert "GPU 0, 1 is in use; --take-gpu" in said
     assert "3 measurements and 3 loads of the model, up to 11 minutes each: up to 33 minutes" in said
     assert box.log == []
+
+
+def test_a_service_that_was_just_started_holds_no_memory_yet_and_is_on_its_gpus_all_the_same(
+    host: BenchHost, box: Box
+) -> None:
+    box.gpus = IDLE
+    made = plan(on_gpus(), host)
+    assert (made.pending, "the service runs; --take-gpu" in made.steps[-1].reason) == ((), True)
+    applied(plan(on_gpus(), host, take_gpu=True))
+    assert (box.log[0], box.log[-1]) == (f"stop {SERVICE}", f"start {SERVICE}")
+    box.files, box.log, box.active[SERVICE] = {}, [], False
+    applied(plan(on_gpus(), host))
+    assert f"start {SERVICE}" not in box.log
 
 
 def held_by(unit: str) -> str:

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,11 @@ def test_the_page_of_the_bench_names_every_part_and_its_schema_is_the_models() -
         assert f"`{part}`" in page, f"docs/bench.md says nothing of {part}"
     for name in ("mixed", *BUNDLED):
         assert f"`{name}`" in page, f"docs/bench.md says nothing of the prompt set {name}"
+
+
+def test_every_folder_of_the_program_is_in_its_package() -> None:
+    listed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    there = {
+        ".".join(found.parent.relative_to(REPOSITORY).parts) for found in REPOSITORY.glob("deployer/**/__init__.py")
+    }
+    assert set(listed) == there

@@ -11,6 +11,7 @@ import pytest
 from bench_host import ARM, HELD, SERVICE, BenchHost, Box, inventory
 from calling import Caller, write_inventory
 
+from deployer.bench.plan import scene
 from deployer.bench.sweep import sweep_of
 from deployer.cli import host as cli_host
 from deployer.errors import Exit, PreflightError, UsageError
@@ -93,6 +94,7 @@ def test_what_is_measured_chosen_confirmed_and_written_is_what_serve_runs(
     options = engine_options(serving, how, target="/t", drafter="/d", port=1)
     assert options["speculative-config"][TABLE] == [[1, 1, 31], [2, 2, 7]]
     assert options["speculative-config"]["num_speculative_tokens"] == 31
+    assert [arm.name for arm in scene(serving, host).arms] == ["ar", "chain:7", "tree:31@1+7@2"], "and bench measures"
     text = file.read_text()
     assert "# Serve tree, budget 31 up to 1 request, 7 above: with 1 request 1.98 times plain decoding" in text
     assert "interpreter" in text, "what a CPU's times are worth is said where they are read"
@@ -173,10 +175,20 @@ def test_gpus_that_the_service_holds_are_not_taken_without_being_told(
     with pytest.raises(PreflightError, match="16 of 16 measurements are missing") as caught:
         confirming(tune, subject, host)
     assert "--take-gpu" in caught.value.remedy
-    for stage in (measuring, confirming):
-        box.gpus, box.log = re.sub(r"[\w@-]+\.service", f"{SERVICE}.service", HELD), []
-        applied(stage(tune, subject, host, take_gpu=True))
-        assert (box.log[0], box.log[-1]) == (f"stop {SERVICE}", f"start {SERVICE}")
+
+
+def test_the_service_is_away_once_for_both_measurements(host: BenchHost, box: Box, tmp_path: Path) -> None:
+    box.gpus = re.sub(r"[\w@-]+\.service", f"{SERVICE}.service", HELD)
+    subject, tune = inventory(install={"build": "cuda"}), asked(tmp_path / "box.tuned.toml")
+    made = measuring(tune, subject, host, take_gpu=True)
+    assert "then as many rounds again of the choice, plain decoding and the best chains" in made.pending[-1].reason
+    applied(made)
+    assert [line for line in box.log if SERVICE in line and ARM not in line] == [f"stop {SERVICE}", f"start {SERVICE}"]
+    assert (box.log[0], box.log[-1]) == (f"stop {SERVICE}", f"start {SERVICE}")
+    assert confirming(tune, subject, host).pending == ()
+    assert found(tune, subject, host).tuning.arm == "tree:31@1+7@2"
+    patience = [int(seconds) for command in host.commands for seconds in re.findall(r"timeout (\d+) /bin/sh", command)]
+    assert patience == [2 * (7 * 300 + 16 * 3600)], "the host waits for what comes after, too"
 
 
 def test_a_table_is_no_candidate(host: BenchHost, tmp_path: Path) -> None:
