@@ -159,7 +159,9 @@ def _cost(file: BenchFile, found: Sequence[Series]) -> Figure:
     drawn = []
     for index, count in enumerate(counts):
         for family in ("ar", "mtp", "chain", "tree"):
-            arms = sorted((arm for arm in tokens if family_of(arm) == family), key=lambda arm: tokens[arm])
+            # One whose tokens change with the batch has no place on the axis.
+            single = (arm for arm in tokens if family_of(arm) == family and "@" not in arm)
+            arms = sorted(single, key=lambda arm: tokens[arm])
             points = [
                 _step(arm, tokens[arm], count, here)
                 for arm in arms

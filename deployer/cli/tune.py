@@ -17,6 +17,7 @@ from deployer.errors import PreflightError
 from deployer.inventory.load import TUNED, find, load
 
 if TYPE_CHECKING:
+    from deployer.inventory.model import Inventory
     from deployer.tune.plan import Tune
 
 Arms = Annotated[
@@ -70,7 +71,7 @@ def tune(
         rounds=rounds,
         one_load=one_load,
     )
-    asked = Tune(sweep, (file or inventory.tree.tuned or _beside(find(host))).resolve(), overwrite)
+    asked = Tune(sweep, _file(file, inventory, find(host)), overwrite)
     with reached(host) as reached_host:
         if plan:
             foresee(reached_host, _stages(asked, take_gpu))
@@ -105,5 +106,8 @@ def _show(host: Host, asked: Tune, results: Path | None, html: Path | None) -> N
         write(html, page(seen.file), host.inventory.name)
 
 
-def _beside(inventory: Path) -> Path:
-    return inventory.with_name(f"{inventory.stem}{TUNED}")
+def _file(named: Path | None, inventory: Inventory, path: Path) -> Path:
+    """The one on the command line, else the one that the inventory names, else the usual one beside it."""
+    if named is not None:
+        return Path(str(named).replace("{host}", inventory.name)).resolve()
+    return inventory.tree.tuned or path.with_name(f"{path.stem}{TUNED}")

@@ -95,6 +95,15 @@ def test_the_page_needs_nothing_but_itself() -> None:
     assert len(text) < 400_000
 
 
+def test_an_arm_whose_tokens_change_with_the_batch_is_in_every_plot_but_that_of_the_cost_of_a_step() -> None:
+    tuned = ArmLine(name="tree:31@2+7@8", title="tree, budget 31 up to 2 requests, 7 above", tokens=31)
+    file = results(*(cell(arm.name, 10.0) for arm in (*LINES, tuned)), arms=(*LINES, tuned))
+    plots = {figure.title: figure for figure in figures(file, series(file))}
+    named = {title for title, figure in plots.items() if any(tuned.name in panel.plot for panel in figure.panels)}
+    assert plots.keys() - named == {"Cost of a step by budget"}
+    outline(page(file))
+
+
 def test_what_was_compared_on_what_and_how_noisy_is_said_before_any_plot() -> None:
     text = page(sweep())
     head = text[: text.index("<section>")]

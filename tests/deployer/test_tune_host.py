@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,7 @@ from calling import Caller, write_inventory
 from deployer.bench.plan import scene
 from deployer.bench.sweep import sweep_of
 from deployer.cli import host as cli_host
-from deployer.errors import Exit, PreflightError, UsageError
-from deployer.inventory.load import load, names
+from deployer.errors import DeployError, Exit, PreflightError, UsageError
 from deployer.inventory.model import Inventory
 from deployer.plan.apply import Silent, run
 from deployer.plan.step import Plan
@@ -125,6 +125,26 @@ def test_a_run_that_was_cut_goes_on_with_what_is_missing(host: BenchHost, box: B
     assert tune.file.exists()
 
 
+def test_an_arm_that_cannot_run_on_this_host_is_left_out_by_name_and_costs_the_others_nothing(
+    host: BenchHost, box: Box, tmp_path: Path
+) -> None:
+    """As a tree that needs more memory than a card has."""
+
+    def fails(what: str) -> None:
+        if what.startswith("tree:31 "):
+            raise DeployError("out of memory")
+
+    tune, box.before_client = asked(tmp_path / "box.tuned.toml"), fails
+    with pytest.raises(DeployError, match="out of memory"):
+        done(tune, host)
+    box.log.clear()
+    without = replace(tune, sweep=replace(tune.sweep, arms=("ar", "chain:7", "tree:7")))
+    done(without, host)
+    assert {line.split()[0] for line in ran(box)} == {"ar", "chain:7", "tree:7"}
+    assert len(ran(box)) == 2 * 2 * 3, "only the confirmation's"
+    assert tuned.read(tune.file).tokens == 7
+
+
 def test_a_file_that_says_otherwise_is_replaced_only_if_that_is_wished_and_kept_then(
     host: BenchHost, box: Box, tmp_path: Path
 ) -> None:
@@ -204,62 +224,6 @@ def test_requests_and_arms_are_those_that_the_engine_can_take() -> None:
     assert usual_arms(inventory()) == candidates(7)
 
 
-# The file.
-
-
-def text(**changes: object) -> str:
-    usual: dict[str, object] = {"kind": "tree", "tokens": 31, "table": [[1, 2, 31], [3, 8, 7]], "host": "a"}
-    values = {**usual, "when": "w", "release": "r", "drafter": "d", **changes}
-    return "".join(f"{key} = {value!r}\n" for key, value in values.items())
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"table": [[2, 2, 31]]}, "2 to 2 does not follow"),
-        ({"table": [[1, 2, 31], [4, 8, 7]]}, "4 to 8 does not follow"),
-        ({"table": [[1, 2, 32]]}, "table has 32 tokens, and tokens is 31"),
-        ({"kind": "autoregressive"}, "tokens is 0 if kind is autoregressive"),
-        ({"tokens": 64}, "less than or equal to 63"),
-        ({"budget": 3}, "budget"),
-        ({"kind": "chain", "tokens": 8, "table": []}, "8 tokens do not go with a chain"),
-        ({"tokens": 5, "table": []}, "5 tokens do not go with a tree"),
-    ],
-)
-def test_a_file_that_contradicts_itself_or_the_drafter_is_named(
-    changes: dict[str, object], says: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "a.tuned.toml"
-    file.write_text(text(**changes))
-    with pytest.raises(UsageError, match=says) as caught:
-        decoding.served(inventory(tree={"tuned": file}))
-    assert caught.value.where == str(file)
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
-        decoding.served(inventory(tree={"tuned": tmp_path / "no.tuned.toml"}))
-
-
-def test_the_switch_of_the_inventory_holds_whatever_was_tuned(tmp_path: Path) -> None:
-    file = tmp_path / "a.tuned.toml"
-    file.write_text(text())
-    assert decoding.served(inventory(tree={"tuned": file})).table == ((1, 2, 31), (3, 8, 7))
-    assert decoding.served(inventory(tree={"tuned": file, "enabled": False})).kind == "chain"
-
-
-def test_the_inventory_names_the_file_relative_to_itself_and_it_is_no_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "inventory"
-    folder.mkdir()
-    (folder / "box.tuned.toml").write_text(text())
-    written = write_inventory(inventory(tree={"tuned": Path("box.tuned.toml")}), folder / "box.toml")
-    assert load(str(written)).tree.tuned == folder / "box.tuned.toml"
-    monkeypatch.chdir(tmp_path)
-    assert {name for name in names() if name.startswith("box")} == {"box"}
-
-
 # The command line.
 
 
@@ -300,3 +264,10 @@ def test_the_verb_from_its_plan_to_its_file(call: Caller, named: Path, box: Box,
     assert "Serve tree, budget 31 up to 1 request, 7 above" in again.stdout
     (tmp_path / "box.tuned.toml").write_text("# by hand\n")
     assert call.json("tune", named, *WORDS).exit_code == Exit.USAGE
+
+
+def test_several_hosts_have_a_file_each(call: Caller, named: Path, tmp_path: Path) -> None:
+    made = call.json("tune", named, *WORDS, "--file", tmp_path / "of-{host}.toml")
+    assert made.tune is not None
+    assert Path(made.tune.file) == tmp_path / "of-staging.toml"
+    assert tuned.read(tmp_path / "of-staging.toml").host == "staging"

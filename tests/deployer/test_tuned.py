@@ -1,0 +1,66 @@
+"""The file that `tune` writes: what it may say, and what an inventory that names it serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench_host import inventory
+from calling import write_inventory
+
+from deployer.errors import UsageError
+from deployer.inventory.load import load, names
+from deployer.serve import decoding
+
+
+def text(**changes: object) -> str:
+    usual: dict[str, object] = {"kind": "tree", "tokens": 31, "table": [[1, 2, 31], [3, 8, 7]], "host": "a"}
+    values = {**usual, "when": "w", "release": "r", "drafter": "d", **changes}
+    return "".join(f"{key} = {value!r}\n" for key, value in values.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"table": [[2, 2, 31]]}, "2 to 2 does not follow"),
+        ({"table": [[1, 2, 31], [4, 8, 7]]}, "4 to 8 does not follow"),
+        ({"table": [[1, 2, 32]]}, "table has 32 tokens, and tokens is 31"),
+        ({"kind": "autoregressive"}, "tokens is 0 if kind is autoregressive"),
+        ({"tokens": 64}, "less than or equal to 63"),
+        ({"budget": 3}, "budget"),
+        ({"kind": "chain", "tokens": 8, "table": []}, "8 tokens do not go with a chain"),
+        ({"tokens": 5, "table": []}, "5 tokens do not go with a tree"),
+    ],
+)
+def test_a_file_that_contradicts_itself_or_the_drafter_is_named(
+    changes: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.tuned.toml"
+    file.write_text(text(**changes))
+    with pytest.raises(UsageError, match=says) as caught:
+        decoding.served(inventory(tree={"tuned": file}))
+    assert caught.value.where == str(file)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        decoding.served(inventory(tree={"tuned": tmp_path / "no.tuned.toml"}))
+
+
+def test_the_switch_of_the_inventory_holds_whatever_was_tuned(tmp_path: Path) -> None:
+    file = tmp_path / "a.tuned.toml"
+    file.write_text(text())
+    assert decoding.served(inventory(tree={"tuned": file})).table == ((1, 2, 31), (3, 8, 7))
+    assert decoding.served(inventory(tree={"tuned": file, "enabled": False})).kind == "chain"
+
+
+def test_the_inventory_names_the_file_relative_to_itself_and_it_is_no_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "inventory"
+    folder.mkdir()
+    (folder / "box.tuned.toml").write_text(text())
+    written = write_inventory(inventory(tree={"tuned": Path("box.tuned.toml")}), folder / "box.toml")
+    assert load(str(written)).tree.tuned == folder / "box.tuned.toml"
+    monkeypatch.chdir(tmp_path)
+    assert {name for name in names() if name.startswith("box")} == {"box"}
