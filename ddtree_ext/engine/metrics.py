@@ -58,7 +58,7 @@ class CounterFlusher:
 
 
 def start_flushing(totals: Any) -> None:
-    """In a worker: makes `totals` [3 + bins] int64 visible to the API server."""
+    """In a worker: makes `totals`, as engine/counters.py describes them, visible to the API server."""
     if folder := os.environ.get(FOLDER):
         CounterFlusher(totals, Path(folder))
 
@@ -70,10 +70,12 @@ class CountersOfWorker:
     """
 
     model_runner: Any
+    is_driver_worker: bool
 
     def compile_or_warm_up_model(self) -> Any:
         times = super().compile_or_warm_up_model()  # type: ignore[misc]
-        start_flushing(self.model_runner.model_state.counters.totals)
+        if self.is_driver_worker:  # the other ranks of its tensor parallel group verify the same trees
+            start_flushing(self.model_runner.model_state.counters.totals)
         return times
 
 
@@ -103,7 +105,9 @@ def families(totals: list[int]) -> list[Any]:
     """Metric families of the totals that engine/counters.py describes."""
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
-    trees, nodes, off_spine, *bins = totals
+    from ddtree_ext.engine.counters import NODES, SUMS
+
+    (trees, nodes, off_spine), by_node, bins = totals[:SUMS], totals[SUMS : SUMS + NODES], totals[SUMS + NODES :]
     accepted = sum(count * value for value, count in enumerate(bins))
     reached = [sum(bins[depth:]) for depth in range(1, len(bins))]
     per_depth = CounterMetricFamily(
@@ -111,6 +115,13 @@ def families(totals: list[int]) -> list[Any]:
     )
     for depth, count in enumerate(reached, start=1):
         per_depth.add_metric([str(depth)], count)
+    per_node = CounterMetricFamily(
+        _PREFIX + "accepted_per_node",
+        "Request steps that accepted this node, numbered as it came into the tree",
+        labels=["node"],
+    )
+    for node, count in enumerate(by_node[1:], start=1):
+        per_node.add_metric([str(node)], count)
     cumulative = [sum(bins[: value + 1]) for value in range(len(bins))]
     buckets = [(f"{value:.1f}", count) for value, count in enumerate(cumulative)] + [("+Inf", sum(bins))]
     return [
@@ -121,6 +132,7 @@ def families(totals: list[int]) -> list[Any]:
             _PREFIX + "accepted_off_spine", "Tree nodes accepted beside the drafter's top-1 chain", value=off_spine
         ),
         per_depth,
+        per_node,
         HistogramMetricFamily(
             _PREFIX + "accepted_per_step", "Nodes accepted per request and step", buckets=buckets, sum_value=accepted
         ),

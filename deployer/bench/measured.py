@@ -44,6 +44,7 @@ def measured(
         drafts=int(counted[metrics.DRAFTS]),
         acceptance_length=counted.acceptance_length or 1.0,
         accepted_by_depth=counted.acceptance_by_position,
+        accepted_by_node=counted.acceptance_by_node,
         trees=int(counted[metrics.TREES]),
         nodes=int(counted[metrics.NODES]),
         accepted_off_spine=int(counted[metrics.OFF_SPINE]),

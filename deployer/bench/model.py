@@ -74,6 +74,11 @@ class Measurement(Part):
     drafts: int = Field(description="steps of the target that verified a draft")
     acceptance_length: float = Field(description="tokens per step of the target; 1 without drafts")
     accepted_by_depth: tuple[float, ...] = Field(description="share of drafts whose k-th token was accepted, k = 1 ...")
+    accepted_by_node: tuple[float, ...] = Field(
+        default=(),
+        description="share of trees whose i-th node was accepted, i = 1 ... to the last that ever was; in the order in "
+        "which they came into the tree, so the first b are what a budget of b would have accepted of the same steps",
+    )
     trees: int
     nodes: int = Field(description="tree nodes verified, roots not counted")
     accepted_off_spine: int = Field(description="tree nodes accepted beside the drafter's top-1 chain")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, median
 
-from deployer.bench.model import BenchFile, Cell, Conditions, Measurement
+from deployer.bench.model import ArmLine, BenchFile, Cell, Conditions, Measurement
 
 Metric = Callable[[Measurement], float]
 
@@ -70,12 +70,17 @@ class Match:
 
 
 def series(file: BenchFile) -> tuple[Series, ...]:
-    """All of a file's, by place in the sweep's order and then by arm in the file's."""
-    order = [arm.name for arm in file.arms]
+    """All of a file's."""
+    return gathered(file.arms, file.cells)
+
+
+def gathered(arms: Iterable[ArmLine], cells: Sequence[Cell]) -> tuple[Series, ...]:
+    """All that were measured, by place in the sweep's order and then by arm in theirs."""
+    order = [arm.name for arm in arms]
     found: dict[tuple[Place, str], list[Cell]] = {}
-    for cell in file.cells:
+    for cell in cells:
         found.setdefault((Place.of(cell.conditions), cell.conditions.arm), []).append(cell)
-    sets = list(dict.fromkeys(cell.conditions.prompts for cell in file.cells))
+    sets = list(dict.fromkeys(cell.conditions.prompts for cell in cells))
 
     def rank(key: tuple[Place, str]) -> tuple[int, str, int, int]:
         place, arm = key

@@ -18,7 +18,7 @@ from deployer.inventory.load import TUNED, find, load
 
 if TYPE_CHECKING:
     from deployer.inventory.model import Inventory
-    from deployer.tune.plan import Tune
+    from deployer.tune.found import Tune
 
 Arms = Annotated[
     str | None, typer.Option("--arms", metavar="A,B", help="what to choose from: ar, and some of chain:K and tree:B")
@@ -59,7 +59,8 @@ def tune(
     twice, the service only with --take-gpu, and a run that was cut goes on.
     """
     from deployer.bench.sweep import sweep_of
-    from deployer.tune.plan import Tune, usual_arms, usual_concurrency
+    from deployer.tune.found import Tune
+    from deployer.tune.plan import usual_arms, usual_concurrency
 
     inventory = load(host)
     sweep = sweep_of(
@@ -92,7 +93,7 @@ def _stages(asked: Tune, take_gpu: bool) -> list[Stage]:
 
 def _show(host: Host, asked: Tune, results: Path | None, html: Path | None) -> None:
     from deployer.bench.page import page
-    from deployer.tune.plan import found
+    from deployer.tune.found import found
 
     try:
         seen = found(asked, host.inventory, host.transport)

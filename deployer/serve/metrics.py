@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 _SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
@@ -17,6 +17,8 @@ TREES = "vllm:ddtree_trees_total"
 NODES = "vllm:ddtree_nodes_total"
 OFF_SPINE = "vllm:ddtree_accepted_off_spine_total"
 PER_DEPTH = "vllm:ddtree_accepted_per_depth_total"
+PER_NODE = "vllm:ddtree_accepted_per_node_total"
+_PLACES = {PER_POSITION: "position", PER_DEPTH: "depth", PER_NODE: "node"}
 TOKENS = (("vllm:generation_tokens_total", "generated"), ("vllm:prompt_tokens_total", "prompt"))
 REQUESTS = (("vllm:num_requests_running", "running"), ("vllm:num_requests_waiting", "waiting"))
 Key = TypeVar("Key", str, int)
@@ -24,11 +26,12 @@ Key = TypeVar("Key", str, int)
 
 @dataclass(frozen=True)
 class Counters:
-    """One scrape, summed over engines: a name's value, and the two that are counted per position or depth."""
+    """One scrape, summed over engines: a name's value, and those that are counted per position, depth or node."""
 
     totals: Mapping[str, float]
     per_position: Mapping[int, float]
     per_depth: Mapping[int, float]
+    per_node: Mapping[int, float] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         return self.totals.get(name, 0.0)
@@ -39,6 +42,7 @@ class Counters:
             _difference(self.totals, before.totals),
             _difference(self.per_position, before.per_position),
             _difference(self.per_depth, before.per_depth),
+            _difference(self.per_node, before.per_node),
         )
 
     @property
@@ -52,11 +56,17 @@ class Counters:
         drafts, counted = self[DRAFTS], self.per_depth if self[TREES] else self.per_position
         return tuple(counted[position] / drafts for position in sorted(counted)) if drafts else ()
 
+    @property
+    def acceptance_by_node(self) -> tuple[float, ...]:
+        """Share of trees whose i-th node was accepted, i = 1, 2, ... to the last that ever was."""
+        last = max((node for node, count in self.per_node.items() if count), default=0)
+        return tuple(self.per_node.get(node, 0.0) / self[TREES] for node in range(1, last + 1)) if self[TREES] else ()
+
 
 def parse(text: str) -> Counters:
     """Reads Prometheus' text format."""
     totals: dict[str, float] = {}
-    by_place: dict[str, dict[int, float]] = {PER_POSITION: {}, PER_DEPTH: {}}
+    by_place: dict[str, dict[int, float]] = {name: {} for name in _PLACES}
     for line in text.splitlines():
         match = _SAMPLE.match(line)
         if match is None:
@@ -65,9 +75,9 @@ def parse(text: str) -> Counters:
         totals[name] = totals.get(name, 0.0) + value
         if name in by_place:
             labels = dict(_LABEL.findall(match["labels"] or ""))
-            place = int(labels.get("position") or labels.get("depth") or "0")
+            place = int(labels.get(_PLACES[name]) or "0")
             by_place[name][place] = by_place[name].get(place, 0.0) + value
-    return Counters(totals, by_place[PER_POSITION], by_place[PER_DEPTH])
+    return Counters(totals, *by_place.values())
 
 
 def _difference(now: Mapping[Key, float], before: Mapping[Key, float]) -> dict[Key, float]:

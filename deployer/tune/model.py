@@ -48,6 +48,25 @@ class Choice(Part):
     picks: tuple[Pick, ...]
 
 
+class Curve(Part):
+    """What every budget up to the widest tree's would have accepted of that tree's steps."""
+
+    arm: str
+    acceptance_lengths: tuple[float, ...] = Field(description="tokens a step with a budget of 1, 2, ...")
+    largest_error: float | None = Field(
+        description="largest relative difference from what a smaller tree accepted when it was measured; null without one"
+    )
+
+
+class Guess(Part):
+    """A budget that was not measured and should be faster, by more than chance, than every tree that was."""
+
+    concurrency: int
+    tokens: int
+    beside: str = Field(description="the fastest tree that was measured there")
+    gain: float = Field(description="times its speed")
+
+
 class Tuning(Part):
     """All of it. `arm` is what is to be served: the choice, or what turned out not to be slower and is simpler."""
 
@@ -59,5 +78,7 @@ class Tuning(Part):
     kind: Kind
     tokens: int
     table: Table
+    curve: Curve | None = Field(description="null without a tree that counts its nodes")
+    guesses: tuple[Guess, ...]
     sentences: tuple[str, ...]
     file: str = Field(description="where serve reads it")

@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from deployer.bench import plan as bench
 from deployer.bench.arms import AR
 from deployer.bench.measuring import Measuring
-from deployer.bench.model import ArmLine, BenchFile, Cell
-from deployer.bench.plan import Scene, scene
-from deployer.bench.series import series
-from deployer.bench.subject import subject
-from deployer.bench.sweep import Sweep
-from deployer.bench.table import CPU_REMARK
-from deployer.errors import PreflightError, UsageError
+from deployer.bench.model import Cell
+from deployer.bench.plan import scene
+from deployer.errors import UsageError
 from deployer.inventory.model import Inventory
 from deployer.plan.step import Plan, Progress, Step
 from deployer.serve import tuned
-from deployer.serve.decoding import Decoding, autoregressive, drafter_width
+from deployer.serve.decoding import Decoding, drafter_width
 from deployer.serve.options import normalised
 from deployer.serve.tuned import Tuned
 from deployer.transport.base import Transport
-from deployer.tune.choose import candidates, choose
-from deployer.tune.confirm import confirmed, rivals, trials
-from deployer.tune.model import Choice, Trial, Tuning
-from deployer.tune.words import grid, sentences
+from deployer.tune.choose import candidates
+from deployer.tune.found import Found, Part, Tune, found, measured
+from deployer.tune.model import Tuning
 
-ROUNDS = 3
 _USUAL_SEQS = 8
-
-
-@dataclass(frozen=True)
-class Tune:
-    """What is asked: the first measurement, and where its answer is written."""
-
-    sweep: Sweep
-    file: Path
-    overwrite: bool = False
-
-    def confirming(self, choice: Choice) -> Sweep:
-        """As many rounds again, numbered on: none of them has decided anything yet."""
-        return replace(self.sweep, arms=rivals(choice), first_round=self.sweep.first_round + self.sweep.rounds)
-
-
-@dataclass(frozen=True)
-class Found:
-    """All that was measured, and what follows from it."""
-
-    file: BenchFile
-    tuning: Tuning
-
-    def text(self) -> str:
-        return grid(self.tuning)
 
 
 def usual_concurrency(inventory: Inventory) -> tuple[int, ...]:
@@ -88,7 +57,7 @@ def _going_on(step: Step, tune: Tune, inventory: Inventory, transport: Transport
 
 
 def _after(tune: Tune, inventory: Inventory, transport: Transport, cells: tuple[Cell, ...]) -> Measuring | None:
-    choice = _chosen(inventory, transport, scene(inventory, transport, tune.sweep), cells)
+    choice = Part(scene(inventory, transport, tune.sweep), cells).choice()
     if choice.arm == AR:
         return None
     again = scene(inventory, transport, tune.confirming(choice))
@@ -97,17 +66,14 @@ def _after(tune: Tune, inventory: Inventory, transport: Transport, cells: tuple[
 
 def confirming(tune: Tune, inventory: Inventory, transport: Transport, *, take_gpu: bool = False) -> Plan:
     """The choice beside plain decoding and the best chains. PreflightError before everything was measured."""
-    here, cells = _measured(inventory, transport, tune.sweep)
-    choice = _chosen(inventory, transport, here, cells)
-    why = f"{choice.arm}, of {', '.join(arm.name for arm in here.arms)}"
-    said = Step("tune", "choice", why)
+    first = measured(inventory, transport, tune.sweep)
+    choice = first.choice()
+    said = Step("tune", "choice", f"{choice.arm}, of {', '.join(line.name for line in first.lines)}")
     if choice.arm == AR:
-        return Plan(
-            inventory.name, (said, Step("tune", "confirm", "plain decoding is what all else is confirmed beside"))
-        )
-    return Plan(inventory.name, (said,)) + bench.plan(
-        inventory, transport, take_gpu=take_gpu, sweep=tune.confirming(choice)
-    )
+        why = "plain decoding is what all else is confirmed beside"
+        return Plan(inventory.name, (said, Step("tune", "confirm", why)))
+    again = bench.plan(inventory, transport, take_gpu=take_gpu, sweep=tune.confirming(choice))
+    return Plan(inventory.name, (said, *again.steps))
 
 
 def writing(tune: Tune, inventory: Inventory, transport: Transport) -> Plan:
@@ -125,65 +91,6 @@ def writing(tune: Tune, inventory: Inventory, transport: Transport) -> Plan:
         )
     why = f"{_title(new.tuning)}; {_reading(path, inventory)}"
     return Plan(inventory.name, (Step("tune", f"write {path.name}", why, partial(_write, path, text)),))
-
-
-def found(tune: Tune, inventory: Inventory, transport: Transport) -> Found:
-    """What was measured and follows from it. PreflightError when some of it was not measured yet."""
-    here, cells = _measured(inventory, transport, tune.sweep)
-    choice, lines = _chosen(inventory, transport, here, cells), here.lines
-    made, arm, how = tuple[Trial, ...](), choice.arm, autoregressive()
-    if choice.arm != AR:
-        again, more = _measured(inventory, transport, tune.confirming(choice))
-        made = trials(series(_file(inventory, transport, again, again.lines, more)), again.lines)
-        arm = confirmed(choice, made)
-        how = next(one.decoding for one in again.arms if one.name == arm)
-        lines, cells = _joined(lines, again.lines), (*cells, *more)
-    file = _file(inventory, transport, here, lines, cells)
-    return Found(file, _tuning(choice, made, arm, how, file, tune))
-
-
-def _tuning(choice: Choice, made: tuple[Trial, ...], arm: str, how: Decoding, file: BenchFile, tune: Tune) -> Tuning:
-    said = sentences(choice, made, arm, {line.name: line.title for line in file.arms})
-    if file.subject.build == "cpu":
-        said = (CPU_REMARK, *said)
-    return Tuning(
-        choice=choice,
-        trials=made,
-        arm=arm,
-        kind=how.kind,
-        tokens=how.tokens,
-        table=how.table,
-        sentences=said,
-        file=str(tune.file),
-    )
-
-
-def _measured(inventory: Inventory, transport: Transport, sweep: Sweep) -> tuple[Scene, tuple[Cell, ...]]:
-    here = scene(inventory, transport, sweep)
-    cells = here.known()
-    missing = len(here.cells) - len(cells)
-    if missing:
-        raise PreflightError(
-            f"{missing} of {len(here.cells)} measurements are missing",
-            where=transport.name,
-            remedy=f"ddtree-deploy tune {inventory.name} goes on with them; on GPUs that the service holds, --take-gpu",
-        )
-    return here, cells
-
-
-def _chosen(inventory: Inventory, transport: Transport, here: Scene, cells: tuple[Cell, ...]) -> Choice:
-    file = _file(inventory, transport, here, here.lines, cells)
-    return choose(series(file), here.lines, drafter_width(inventory))
-
-
-def _file(
-    inventory: Inventory, transport: Transport, here: Scene, lines: tuple[ArmLine, ...], cells: tuple[Cell, ...]
-) -> BenchFile:
-    return BenchFile(subject=subject(inventory, transport, here), arms=lines, cells=cells)
-
-
-def _joined(first: Iterable[ArmLine], then: Iterable[ArmLine]) -> tuple[ArmLine, ...]:
-    return tuple({line.name: line for line in (*first, *then)}.values())
 
 
 def _title(tuning: Tuning) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from deployer.bench.arms import AR
 from deployer.serve.decoding import requests
-from deployer.tune.model import Choice, Pick, Seen, Trial, Tuning
+from deployer.tune.model import Choice, Curve, Guess, Pick, Seen, Trial, Tuning
 
 
 def sentences(choice: Choice, made: Sequence[Trial], arm: str, titles: Mapping[str, str]) -> tuple[str, ...]:
@@ -48,6 +48,21 @@ def _exceptions(pick: Pick, titles: Mapping[str, str]) -> Iterable[str]:
     same = [titles[arm] for arm in (pick.fastest, *pick.equals) if arm != pick.arm]
     if same and (pick.arm == pick.fastest or pick.arm in pick.equals):
         yield f"With {requests(pick.concurrency)} {titles[pick.arm]} cannot be told from {', '.join(same)}."
+
+
+def estimated(accepted: Curve | None, better: Sequence[Guess]) -> tuple[str, ...]:
+    """What was not measured and might be worth it, and how far the estimate can be trusted."""
+    said = [
+        f"With {requests(guess.concurrency)} a tree of {guess.tokens} nodes should be {guess.gain:.2f} times as fast as "
+        f"{guess.beside}: add tree:{guess.tokens} to --arms to measure it."
+        for guess in better
+    ]
+    if said and accepted and accepted.largest_error is not None:
+        said.append(
+            f"An estimate from {accepted.arm}, whose counters miss what smaller trees accepted by up to "
+            f"{accepted.largest_error:.1%}."
+        )
+    return tuple(said)
 
 
 def grid(tuning: Tuning, width: int = 132) -> str:

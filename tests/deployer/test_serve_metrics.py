@@ -27,6 +27,10 @@ vllm:ddtree_nodes_total 90.0
 vllm:ddtree_accepted_off_spine_total 4.0
 vllm:ddtree_accepted_per_depth_total{depth="1"} 6.0
 vllm:ddtree_accepted_per_depth_total{depth="2"} 5.0
+vllm:ddtree_accepted_per_node_total{node="1"} 6.0
+vllm:ddtree_accepted_per_node_total{node="2"} 0.0
+vllm:ddtree_accepted_per_node_total{node="3"} 5.0
+vllm:ddtree_accepted_per_node_total{node="4"} 0.0
 """
 )
 
@@ -40,6 +44,12 @@ def test_a_chains_acceptance_is_by_position() -> None:
 
 def test_a_trees_acceptance_is_by_depth_not_by_node() -> None:
     assert parse(TREE).acceptance_by_position == (1.0, pytest.approx(5 / 6))
+
+
+def test_what_a_tree_accepted_is_also_by_node_to_the_last_that_ever_was() -> None:
+    assert parse(TREE).acceptance_by_node == (1.0, 0.0, pytest.approx(5 / 6))
+    assert parse(TREE).since(parse(TREE)).acceptance_by_node == ()
+    assert parse(CHAIN).acceptance_by_node == ()
 
 
 def test_engines_are_summed() -> None:

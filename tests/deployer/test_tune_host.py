@@ -23,7 +23,8 @@ from deployer.serve import decoding, tuned
 from deployer.serve.gate import Clock
 from deployer.serve.options import TABLE, engine_options
 from deployer.tune.choose import candidates
-from deployer.tune.plan import Tune, confirming, found, measuring, usual_arms, usual_concurrency, writing
+from deployer.tune.found import Tune, found
+from deployer.tune.plan import confirming, measuring, usual_arms, usual_concurrency, writing
 
 
 @pytest.fixture(autouse=True)

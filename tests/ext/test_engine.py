@@ -143,3 +143,8 @@ def test_counters_agree_with_what_was_emitted(pair: str) -> None:
     assert metrics["vllm:ddtree_accepted_total"] == sum(
         metrics[f"vllm:ddtree_accepted_per_depth_total[{depth}]"] for depth in range(1, arms.WIDTH + 1)
     )
+    by_node = [metrics[f"vllm:ddtree_accepted_per_node_total[{node}]"] for node in range(1, 64)]
+    assert sum(by_node) == metrics["vllm:ddtree_accepted_total"]
+    assert sum(by_node[arms.WIDTH :]) == metrics["vllm:ddtree_accepted_off_spine_total"], (
+        "the spine is in the tree first"
+    )

@@ -95,7 +95,8 @@ def metrics(llm: Any) -> dict[str, Any]:
     for family in REGISTRY.collect():
         if "spec_decode" in family.name or "ddtree" in family.name:
             for sample in family.samples:
-                label = sample.labels.get("depth") or sample.labels.get("position") or sample.labels.get("le")
+                labels = (sample.labels.get(name) for name in ("depth", "position", "node", "le"))
+                label = next((value for value in labels if value is not None), None)
                 shown[sample.name + (f"[{label}]" if label is not None else "")] = sample.value
     return shown
 
