@@ -65,8 +65,8 @@ def started(pair: str) -> dict[str, Future[Answer]]:
 
 @cache
 def started_tiers() -> Future[Answer]:
-    """The changing batch with vLLM's own budget by batch size: 20 nodes for two requests, the spine alone for more."""
-    tiers = {"num_speculative_tokens_per_batch_size": [[1, 2, 20], [3, 8, WIDTH]]}
+    """The changing batch with vLLM's own budget by batch size: 20 nodes for three requests, the spine, 3 of it, nothing."""
+    tiers = {"num_speculative_tokens_per_batch_size": [[1, 3, 20], [4, 4, WIDTH], [5, 5, 3], [6, 8, 0]]}
     room = {"max_num_batched_tokens": 512}
     return start(run, Job("dense", "tree", (late_arrivals(),), tokens=20, engine=room, speculative=tiers))
 
