@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deployer.bench import plan as bench
 from deployer.bench.arms import AR
+from deployer.bench.figures import family_of
 from deployer.bench.measuring import Measuring
 from deployer.bench.model import Cell
 from deployer.bench.plan import scene
@@ -52,8 +53,15 @@ def _going_on(step: Step, tune: Tune, inventory: Inventory, transport: Transport
     if not isinstance(step.action, Measuring):
         return step
     action = replace(step.action, after=partial(_after, tune, inventory, transport))
-    why = f"{step.reason}; then as many rounds again of the choice, plain decoding and the best chains"
+    rounds = "as many rounds again of the choice, plain decoding and the best chains"
+    why = f"{step.reason}; then {rounds}: up to {_loads_again(tune)} loads more"
     return replace(step, reason=why, action=action)
+
+
+def _loads_again(tune: Tune) -> int:
+    """At most: with every chain the best one somewhere. The arm at the turn of two rounds stays up."""
+    arms = 2 + sum(family_of(arm) == "chain" for arm in tune.sweep.arms)
+    return arms if tune.sweep.one_load else tune.sweep.rounds * (arms - 1) + 1
 
 
 def _after(tune: Tune, inventory: Inventory, transport: Transport, cells: tuple[Cell, ...]) -> Measuring | None:
