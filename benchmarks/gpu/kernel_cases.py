@@ -66,7 +66,7 @@ class Inputs:
 
     @cached_property
     def tiles(self) -> GdnTiles:
-        return replace(GdnTiles.of(torch.device(self.device), self.shape), **self.changed)
+        return replace(GdnTiles.of(torch.device(self.device), self.shape, self.step.rows), **self.changed)
 
     @cached_property
     def shape(self) -> GdnShape:

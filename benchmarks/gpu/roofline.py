@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.gpu.dims import QWEN36_27B, Dims
-from ddtree_ext.kernels.attention_scratch import MAX_SPLITS, PARTIALS, Tiles, best_splits
+from ddtree_ext.kernels.attention_scratch import MAX_SPLITS, PARTIALS, Tiles, soonest
 from ddtree_ext.kernels.topk_scratch import BLOCK, TILES
 
 ACTIVATION, WIDE = 2, 4
@@ -89,7 +89,7 @@ def splits(dims: Dims, step: Step) -> int:
     members = step.rows * (dims.heads // step.ranks // kv_heads)
     tiles = Tiles.on(9, PROCESSORS, dims.head_dim, ACTIVATION, members)
     limit = max(1, min(MAX_SPLITS, max(step.batch, PARTIALS) // step.batch))
-    return best_splits(step.batch * kv_heads * -(-members // tiles.queries), tiles.programs, limit)
+    return soonest(tiles, step.batch * kv_heads, members, limit)[1]
 
 
 def works(dims: Dims, step: Step) -> tuple[Work, ...]:

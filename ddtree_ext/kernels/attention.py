@@ -237,9 +237,8 @@ def tree_attention(
         types = f"caches are {k_cache.dtype} and {v_cache.dtype}, queries {q.dtype}"
         raise ValueError(f"{types}: tree attention takes one type")
     group = heads // scratch.kv_heads
-    tiles = scratch.tiles
+    tiles, splits = scratch.layout(requests, max_rows * group)
     row_tiles = triton.cdiv(max_rows * group, tiles.queries)
-    splits = scratch.splits(requests, row_tiles)
     _partial_kernel[(requests, scratch.kv_heads, row_tiles * splits)](
         q,
         k_cache,

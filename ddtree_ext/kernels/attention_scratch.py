@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 
@@ -14,12 +16,17 @@ PARTIALS = 64
 
 HEAD_SIZES = (32, 64, 128, 256)
 
+WIDER = 1.5
+"""How many times as long a tile of twice the queries takes: between 1.3 and 1.7, as eight times 16 rows and 32 rows alone
+took on an H200."""
+
 
 @dataclass(frozen=True)
 class Tiles:
     """queries (row and head of a KV head's group) and keys of a tile; `combined` of a tile of the second kernel.
 
-    warps and stages of a program of the first kernel, and the programs that a device runs at a time.
+    warps and stages of a program of the first kernel, and the programs that a device runs at a time; `cost` compares the
+    times of two layouts for as many keys.
     """
 
     queries: int
@@ -28,20 +35,21 @@ class Tiles:
     warps: int
     stages: int
     programs: int
+    cost: float = 1.0
 
     @classmethod
-    def of(cls, device: torch.device, head_size: int, itemsize: int, members: int, rows: int) -> Tiles:
-        """For tiles of `members` queries and `rows` rows of all heads, at most; `itemsize` bytes a number.
+    def of(cls, device: torch.device, head_size: int, itemsize: int, members: int, rows: int) -> tuple[Tiles, ...]:
+        """What there is to choose from for `members` queries and `rows` rows of all heads, at most; `itemsize` bytes a number.
 
         Triton's interpreter takes as long for an operation at any size: one tile for everything there.
         """
         if device.type != "cuda":
-            return cls(max(16, power_of_2(members)), 128, power_of_2(rows), warps=4, stages=2, programs=2)
+            return (cls(max(16, power_of_2(members)), 128, power_of_2(rows), warps=4, stages=2, programs=2),)
         properties = torch.cuda.get_device_properties(device)
         return cls.on(properties.major, properties.multi_processor_count, head_size, itemsize, members)
 
     @classmethod
-    def on(cls, major: int, processors: int, head_size: int, itemsize: int, members: int) -> Tiles:
+    def on(cls, major: int, processors: int, head_size: int, itemsize: int, members: int) -> tuple[Tiles, ...]:
         """For a GPU of that compute capability and so many multiprocessors.
 
         The block table is read a stage ahead of the keys that it leads to, so two stages would overlap nothing. Within the
@@ -51,9 +59,11 @@ class Tiles:
         queries = min(64, (32 << 10) // line, max(16, power_of_2(members)))
         warps = 8 if line > 256 else 4  # fewer would spill the accumulators
         keys = min(64, max(16, (16 << 10) // line))
-        if major >= 9 and line <= 512:
-            return cls(queries, min(64, 2 * keys), 4, warps, stages=3, programs=processors)
-        return cls(queries, keys, 4, warps, stages=3, programs=processors)
+        if major < 9 or line > 512:
+            return (cls(queries, keys, 4, warps, stages=3, programs=processors),)
+        few = cls(queries, min(64, 2 * keys), 4, warps, stages=3, programs=processors)
+        # Twice the queries read the keys half as often, where enough other programs keep the device full.
+        return (few, replace(few, queries=128, warps=8, cost=WIDER)) if members > queries == 64 else (few,)
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class AttentionScratch:
     lse: torch.Tensor
     kv_heads: int
     splits_limit: int
-    tiles: Tiles
+    tiles: tuple[Tiles, ...]
 
     @classmethod
     def allocate(
@@ -83,7 +93,7 @@ class AttentionScratch:
         *,
         itemsize: int = 2,
         splits: int | None = None,
-        tiles: Tiles | None = None,
+        tiles: tuple[Tiles, ...] = (),
     ) -> AttentionScratch:
         """Scratch for batches of at most `slots` requests of `rows` tree rows, of numbers of `itemsize` bytes.
 
@@ -109,21 +119,27 @@ class AttentionScratch:
             tiles=tiles or Tiles.of(device, head_size, itemsize, rows * (heads // kv_heads), rows * heads),
         )
 
-    def splits(self, requests: int, row_tiles: int) -> int:
-        """Splits for a batch of this many requests, each of `row_tiles` tiles of queries a KV head."""
+    def layout(self, requests: int, members: int) -> tuple[Tiles, int]:
+        """Tiles and splits for a batch of so many requests, each of `members` queries a KV head."""
         limit = max(1, min(self.splits_limit, int(self.partial.shape[0]) // requests))
         if self.partial.device.type != "cuda":
-            return limit
-        return best_splits(requests * row_tiles * self.kv_heads, self.tiles.programs, limit)
+            return self.tiles[0], limit
+        return soonest(self.tiles, requests * self.kv_heads, members, limit)
 
 
-def best_splits(parts: int, programs: int, limit: int) -> int:
-    """In how many splits each of `parts` equal parts ends soonest on a device that runs `programs` of them at a time.
+def soonest(tiles: Sequence[Tiles], heads: int, members: int, limit: int) -> tuple[Tiles, int]:
+    """Which layout, in how many splits, ends soonest for so many KV heads of requests, each of `members` queries.
 
-    A split is the shorter the more there are, and all take as many turns as their number fills. Of equals, the fewest:
-    every split leaves partial results to be combined.
+    A split is the shorter the more there are, and all take as many turns as their number fills. Of equals, the fewest
+    splits, and then the larger tile: every split leaves partial results to be combined, and every tile reads its keys.
     """
-    return min(range(1, limit + 1), key=lambda splits: (-(-parts * splits // programs) / splits, splits))
+
+    def order(choice: tuple[Tiles, int]) -> tuple[float, int, int]:
+        layout, splits = choice
+        parts = heads * -(-members // layout.queries)
+        return layout.cost * -(-parts * splits // layout.programs) / splits, splits, -layout.queries
+
+    return min(product(tiles, range(1, limit + 1)), key=order)
 
 
 def power_of_2(number: int) -> int:

@@ -235,7 +235,7 @@ def commit_tree(
     _, v_heads, v_dim, k_dim = layer.ssm_state.shape
     _, tree_rows, dim = layer.stash.x.shape
     indices = state_indices if state_indices.dim() == 2 else state_indices[None]
-    tiles = tiles or GdnTiles.of(indices.device, layer.stash.shape)
+    tiles = tiles or GdnTiles.of(indices.device, layer.stash.shape, tree_rows)
     # On a CPU the kernel is interpreted: an operation costs the same for a large tile as for a small one.
     block_dim = triton.next_power_of_2(dim) if indices.device.type == "cpu" else 512
     state_blocks = triton.cdiv(v_heads, tiles.commit_heads) * triton.cdiv(v_dim, tiles.commit_v)

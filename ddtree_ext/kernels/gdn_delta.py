@@ -115,7 +115,7 @@ def apply_tree(
     """The second half: out and the stash's u, from what `solve_tree` left. Arguments as for `delta_tree`."""
     _, v_heads, v_dim = v.shape
     _, tree_rows, k_heads, k_dim = stash.k.shape
-    tiles = tiles or GdnTiles.of(v.device, stash.shape)
+    tiles = tiles or GdnTiles.of(v.device, stash.shape, tree_rows)
     apply_tree_kernel[(state_indices.shape[0], v_heads, triton.cdiv(v_dim, tiles.apply_v))](
         v,
         v.stride(0),

@@ -233,7 +233,7 @@ def solve_tree(
 ) -> None:
     """The first half of `gdn_delta.delta_tree`, with its arguments: fills the scratch, and the stash's k and decay."""
     _, k_heads, k_dim = k.shape
-    tiles = tiles or GdnTiles.of(q.device, stash.shape)
+    tiles = tiles or GdnTiles.of(q.device, stash.shape, stash.k.shape[1])
     solve_tree_kernel[(state_indices.shape[0], a.shape[1])](
         q,
         q.stride(0),

@@ -67,7 +67,8 @@ def cases() -> Iterator[Case]:
         (256, torch.float32),
     )
     for (size, dtype), arch in product(kinds, ARCHS):
-        yield attention(size, dtype, arch, starts, one, rows)
+        for tiles in Tiles.on(arch // 10, PROCESSORS[arch], size, dtype.itemsize, 64 * 6):
+            yield attention(size, dtype, arch, tiles, starts, one, rows)
     cache = torch.zeros(4, 2, 784, 4, 256, dtype=torch.bfloat16).unbind(1)
     yield "784 tokens a block", partial(compact_kv, CompactTable.of([cache]), path, one, starts, one, path, one), ARCHS
     hidden = torch.zeros(8, 5120, dtype=torch.bfloat16)
@@ -77,14 +78,14 @@ def cases() -> Iterator[Case]:
 
 
 def attention(
-    size: int, dtype: torch.dtype, arch: int, starts: torch.Tensor, lens: torch.Tensor, rows: TreeRows
+    size: int, dtype: torch.dtype, arch: int, tiles: Tiles, starts: torch.Tensor, lens: torch.Tensor, rows: TreeRows
 ) -> Case:
     """24 query and 4 KV heads, as the 27B target has; laid out as on that GPU."""
-    q, cache = torch.zeros(128, 24, size, dtype=dtype), torch.zeros(4, 16, 4, size, dtype=dtype)
-    tiles = Tiles.on(arch // 10, PROCESSORS[arch], size, dtype.itemsize, 64 * 6)
-    scratch = AttentionScratch.allocate(2, 64, 24, 4, size, "cpu", splits=16, tiles=tiles)
+    page = 784 if size == 256 else 16  # tokens; the 27B's are as large as a layer's recurrent state
+    q, cache = torch.zeros(128, 24, size, dtype=dtype), torch.zeros(4, page, 4, size, dtype=dtype)
+    scratch = AttentionScratch.allocate(2, 64, 24, 4, size, "cpu", splits=16, tiles=(tiles,))
     call = partial(tree_attention, q, cache, cache, ints(2, 2), lens, starts, rows, q, 1.0, scratch)
-    return f"head size {size}, {dtype}", call, (arch,)
+    return f"head size {size}, {dtype}, {tiles.queries} queries", call, (arch,)
 
 
 def topk(ranks: int, dtype: torch.dtype) -> Case:

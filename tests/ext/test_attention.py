@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ddtree_ext.core.buffers import TreeRows
 from ddtree_ext.core.tree import Tree
 from ddtree_ext.kernels.attention import tree_attention
-from ddtree_ext.kernels.attention_scratch import AttentionScratch, Tiles, best_splits
+from ddtree_ext.kernels.attention_scratch import AttentionScratch, Tiles, soonest
 from ddtree_ext.kernels.rows import expand_rows
 
 POISON = 1234.0
@@ -161,41 +161,44 @@ def test_a_long_prefix_fills_many_splits() -> None:
 
 
 def test_an_interpreter_takes_one_tile_for_everything() -> None:
-    tiles = Tiles.of(torch.device("cpu"), 64, 2, members=6 * 20, rows=24 * 20)
+    (tiles,) = Tiles.of(torch.device("cpu"), 64, 2, members=6 * 20, rows=24 * 20)
     assert (tiles.queries, tiles.combined) == (128, 512)
 
 
 def test_large_batches_are_split_less() -> None:
     scratch = AttentionScratch.allocate(4, 3, 4, 2, 32, "cpu", splits=16)
-    assert [scratch.splits(r, 1) for r in (1, 4)] == [16, 16]
+    assert [scratch.layout(r, 6)[1] for r in (1, 4)] == [16, 16]
     few = AttentionScratch.allocate(5, 3, 4, 2, 32, "cpu")
-    assert [few.splits(r, 1) for r in (1, 5)] == [1, 1]
+    assert [few.layout(r, 6)[1] for r in (1, 5)] == [1, 1]
 
 
 @pytest.mark.parametrize(
-    ("parts", "splits"),
+    ("requests", "rows", "queries", "splits"),
     [
-        (12, 11),  # one turn of 132
-        (8, 16),  # the limit
-        (64, 2),  # one turn of 128
-        (132, 1),  # a full turn already
-        (96, 11),  # eight full turns, each an eleventh as long as one that is three quarters full
+        (1, 16, 64, 16),  # few programs: the small tile makes more of them
+        (1, 32, 64, 11),  # 3 tiles of 4 heads, 11 times: one turn of 132
+        (8, 16, 128, 4),  # one turn of 128
+        (8, 64, 128, 4),
+        (64, 16, 128, 1),
     ],
 )
-def test_keys_are_split_so_that_the_device_is_full(parts: int, splits: int) -> None:
-    assert best_splits(parts, 132, 16) == splits
+def test_an_h200_is_kept_full(requests: int, rows: int, queries: int, splits: int) -> None:
+    """24 heads and 4 KV heads of 256. What is expected for (1, 32) and (8, 16) was the fastest there in a sweep."""
+    tiles, found = soonest(Tiles.on(9, 132, 256, 2, rows * 6), requests * 4, rows * 6, max(1, min(16, 64 // requests)))
+    assert (tiles.queries, found) == (queries, splits)
 
 
-@given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 16))
-def test_no_other_number_of_splits_ends_sooner(parts: int, programs: int, limit: int) -> None:
-    def turns(splits: int) -> Fraction:
-        return Fraction(math.ceil(Fraction(parts * splits, programs)), splits)
+@given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 16), st.integers(1, 400))
+def test_no_other_layout_ends_sooner(heads: int, programs: int, limit: int, members: int) -> None:
+    layouts = [Tiles(64, 64, 4, 8, 3, programs), Tiles(128, 64, 4, 8, 3, programs, cost=1.5)]
 
-    best = best_splits(parts, programs, limit)
-    assert 1 <= best <= limit
-    assert all(
-        turns(best) < turns(other) or (turns(best) == turns(other) and best <= other) for other in range(1, limit + 1)
-    )
+    def turns(tiles: Tiles, splits: int) -> Fraction:
+        parts = heads * math.ceil(Fraction(members, tiles.queries))
+        return Fraction(tiles.cost) * math.ceil(Fraction(parts * splits, programs)) / splits
+
+    best = soonest(layouts, heads, members, limit)
+    assert 1 <= best[1] <= limit
+    assert all(turns(*best) <= turns(tiles, splits) for tiles in layouts for splits in range(1, limit + 1))
 
 
 def test_what_the_kernel_cannot_take_is_refused() -> None:

@@ -14,7 +14,8 @@ from ddtree_ext.kernels.gdn_tiles import GdnTiles
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SHAPE = GdnShape(2, 6, 64, 48)
 SWEPT = [
-    GdnTiles.of(GPU, SHAPE),
+    GdnTiles.of(GPU, SHAPE, 16),
+    GdnTiles.of(GPU, SHAPE, 64),
     GdnTiles(
         solve_k=16, solve_warps=4, apply_k=64, apply_v=16, apply_warps=8, commit_heads=1, commit_v=8, commit_warps=8
     ),
@@ -24,7 +25,7 @@ SWEPT = [
 ]
 
 
-@pytest.mark.parametrize("tiles", SWEPT, ids=["a GPU's", "narrow", "wide"])
+@pytest.mark.parametrize("tiles", SWEPT, ids=["a GPU's", "a GPU's for many rows", "narrow", "wide"])
 def test_of_any_size_give_the_same_outputs_and_commit(rng: torch.Generator, tiles: GdnTiles) -> None:
     layer = random_layer(rng, SHAPE)
     batch = random_batch(rng, SHAPE, [tree(3, random_parents(rng, 19)), tree(1, chain(5), dead=2)], torch.bfloat16)
@@ -40,13 +41,13 @@ def test_of_any_size_give_the_same_outputs_and_commit(rng: torch.Generator, tile
 
 class TestOfADevice:
     def test_the_interpreter_takes_everything_at_once(self) -> None:
-        tiles = GdnTiles.of(CPU, SHAPE)
+        tiles = GdnTiles.of(CPU, SHAPE, 16)
         assert (tiles.solve_k, tiles.apply_k, tiles.apply_v) == (64, 64, 64)
         assert (tiles.commit_heads, tiles.commit_v) == (8, 64)
 
     def test_a_gpu_takes_no_more_than_the_heads_hold(self) -> None:
-        large, small = (GdnTiles.of(GPU, GdnShape(2, 4, size, size)) for size in (128, 8))
-        assert (large.apply_k, large.apply_v, large.commit_heads, large.commit_v) == (32, 32, 1, 32)
+        large, small = (GdnTiles.of(GPU, GdnShape(2, 4, size, size), 16) for size in (128, 8))
+        assert (large.apply_k, large.apply_v, large.commit_heads, large.commit_v) == (32, 64, 1, 16)
         assert (small.apply_k, small.apply_v, small.commit_v) == (16, 16, 8)
 
     def test_a_stash_knows_its_layers_shape(self) -> None:
