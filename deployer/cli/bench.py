@@ -85,6 +85,10 @@ def run(
 
     What was measured with the same release, configuration and prompts is kept and not repeated: a sweep that was cut
     goes on from there. An engine is loaded for each arm of each round, on GPUs for minutes each; --plan says how often.
+
+    Examples:
+        ddtree-deploy bench ct129 --plan
+        ddtree-deploy bench ct129 --rounds 3 --concurrency 1,2,4,8 --out now.json
     """
     from deployer.bench.sweep import sweep_of
     from deployer.inventory.load import load
@@ -158,7 +162,11 @@ def write(file: Path, text: str, host: str) -> None:
 
 
 def show(results: Results, html: Html = None) -> None:
-    """Reads results again: the table, and the page if it is asked for."""
+    """Reads results again: the table, and the page if it is asked for.
+
+    Examples:
+        ddtree-deploy bench show now.json --html now.html
+    """
     from deployer.bench.model import read
     from deployer.bench.page import page
     from deployer.bench.table import table
@@ -170,7 +178,11 @@ def show(results: Results, html: Html = None) -> None:
 
 
 def compare(old: Old, new: New, markdown: Markdown = False, tolerance: Tolerance = 0.03) -> None:
-    """Judges NEW beside OLD with the noise in mind; exit code 9 when something got worse by more than it."""
+    """Judges NEW beside OLD with the noise in mind; exit code 9 when something got worse by more than it.
+
+    Examples:
+        ddtree-deploy bench compare before.json now.json --markdown
+    """
     from deployer.bench import comparison
     from deployer.bench.compare import compare as compared
     from deployer.bench.model import read

@@ -19,7 +19,12 @@ from deployer.transport import jumps
 
 
 def check(host: HostName) -> None:
-    """Looks at host, drafter and target; changes nothing. Exit code 3 if something must be mended first."""
+    """Looks at host, drafter and target; changes nothing. Exit code 3 if something must be mended first.
+
+    Examples:
+        ddtree-deploy check ct129
+        ddtree-deploy check --group production --parallel 8
+    """
     with reached(host) as reached_host:
         examine(reached_host)
 

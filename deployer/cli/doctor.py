@@ -28,6 +28,10 @@ Section = tuple[str, tuple[Finding, ...]]
 def doctor(host: HostName) -> None:
     """check, and the same of this machine and of each jump host; changes nothing. Exit code 3 if something must be
     mended.
+
+    Examples:
+        ddtree-deploy doctor ct129
+        ddtree-deploy doctor ct129 --json
     """
     inventory = load(host)
     findings: list[Finding] = []

@@ -16,7 +16,11 @@ Count = Annotated[int, typer.Option("--lines", "-n", min=1, help="how many of th
 
 
 def history(host: HostName, lines: Count = 20) -> None:
-    """Shows the host's audit log: who changed what, when, and how it ended; the newest last."""
+    """Shows the host's audit log: who changed what, when, and how it ended; the newest last.
+
+    Examples:
+        ddtree-deploy history ct129 --lines 5
+    """
     with reached(host) as reached_host:
         report.history = list(audit.read(reached_host.transport, reached_host.layout, lines))
     for entry in report.history:

@@ -24,7 +24,12 @@ Folder = Annotated[Path, typer.Option("--folder", help="where the file goes")]
 
 
 def init(name: NewName, folder: Folder = Path("inventory"), plan: PlanOnly = False) -> None:
-    """Asks what a host is like and writes its commented inventory file; never over an existing one."""
+    """Asks what a host is like and writes its commented inventory file; never over an existing one.
+
+    Examples:
+        ddtree-deploy init box2
+        ddtree-deploy init box2 --folder ~/boxes/inventory
+    """
     path = (folder.expanduser() / f"{name}.toml").resolve()
     _refuse_existing(path)
     made = text(_asked(name))

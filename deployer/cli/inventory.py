@@ -17,18 +17,30 @@ app = typer.Typer(help="Lists, shows and validates inventory files.", no_args_is
 
 
 def list_hosts() -> None:
-    """Every host that a bare name reaches, and its file."""
+    """Every host that a bare name reaches, and its file.
+
+    Examples:
+        ddtree-deploy inventory list
+    """
     show_rows((name, _described(name, str(path))) for name, path in names().items())
 
 
 def show(host: HostName) -> None:
-    """The inventory with all defaults and absolute paths, as TOML."""
+    """The inventory with all defaults and absolute paths, as TOML.
+
+    Examples:
+        ddtree-deploy inventory show ct129
+    """
     report.inventory = load(host).model_dump(mode="json", exclude_none=True)
     out.print(tomli_w.dumps(report.inventory), markup=False, end="")
 
 
 def validate(host: HostName) -> None:
-    """Reads the file and the profile it names; says what is wrong with them."""
+    """Reads the file and the profile it names; says what is wrong with them.
+
+    Examples:
+        ddtree-deploy inventory validate inventory/ct129.toml
+    """
     inventory, path = load(host), find(host)
     profile = profiles.load(inventory.drafter.profile)
     report.rows([("file", str(path)), ("drafter profile", profile.name)])

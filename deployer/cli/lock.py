@@ -23,7 +23,12 @@ Break = Annotated[
 
 
 def lock(host: HostName, reason: Break = None, plan: PlanOnly = False) -> None:
-    """Shows who holds the host's deployment lock; --break removes one whose owner was killed."""
+    """Shows who holds the host's deployment lock; --break removes one whose owner was killed.
+
+    Examples:
+        ddtree-deploy lock ct129
+        ddtree-deploy lock ct129 --break "the laptop died"
+    """
     if reason is not None and not reason.strip():
         raise UsageError("--break needs a reason", where="--break", remedy='e.g. --break "the laptop died"')
     with reached(host) as reached_host:

@@ -19,7 +19,11 @@ LocalPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="the po
 
 
 def status(host: HostName) -> None:
-    """Shows the unit, its release, health, acceptance, throughput, GPU memory, and who changed it last."""
+    """Shows the unit, its release, health, acceptance, throughput, GPU memory, and who changed it last.
+
+    Examples:
+        ddtree-deploy status --group production
+    """
     from deployer.serve.status import status as rows
 
     with reached(host) as reached_host:
@@ -27,7 +31,12 @@ def status(host: HostName) -> None:
 
 
 def logs(host: HostName, lines: Lines = 100, follow: Follow = False) -> None:
-    """Prints the service's journal."""
+    """Prints the service's journal.
+
+    Examples:
+        ddtree-deploy logs ct129 --follow
+        ddtree-deploy logs ct129 --lines 1000
+    """
     if follow and report.json:
         raise UsageError(
             "--follow has no end, and --json is one document at the end",
@@ -43,7 +52,11 @@ def logs(host: HostName, lines: Lines = 100, follow: Follow = False) -> None:
 
 
 def tunnel(host: HostName, port: LocalPort = 0) -> None:
-    """Opens the service's port here until Ctrl-C: it listens on the host's loopback only."""
+    """Opens the service's port here until Ctrl-C: it listens on the host's loopback only.
+
+    Examples:
+        ddtree-deploy tunnel ct129 --port 8000
+    """
     with reached(host) as reached_host:
         serve = reached_host.inventory.serve
         with reached_host.transport.forward("127.0.0.1", serve.port, port) as here:
@@ -56,7 +69,12 @@ def tunnel(host: HostName, port: LocalPort = 0) -> None:
 
 
 def smoke(host: HostName) -> None:
-    """Proves a running service; exit code 0 only if every assertion holds."""
+    """Proves a running service; exit code 0 only if every assertion holds, 6 if one does not. Nothing is changed.
+
+    Examples:
+        ddtree-deploy smoke ct129
+        ddtree-deploy smoke --on ct129,staging --json
+    """
     from deployer.serve.smoke import smoke as prove
 
     report.lines = []

@@ -24,7 +24,12 @@ Verify = Annotated[
 
 
 def push(host: HostName, limit: Limit = None, verify: Verify = False, plan: PlanOnly = False) -> None:
-    """Sends the drafter (checked, resumable, SHA-256 on both ends) and the target, or has the host fetch them from the hub."""
+    """Sends the drafter (checked, resumable, SHA-256 on both ends) and the target, or has the host fetch them from the hub.
+
+    Examples:
+        ddtree-deploy push ct129 --plan
+        ddtree-deploy push ct129 --limit 20  # megabytes a second
+    """
 
     def build(inventory: Inventory, transport: Transport) -> Plan:
         return sending(inventory, transport, limit=limit, verify=verify) + fetching(inventory, transport, verify=verify)

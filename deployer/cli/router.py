@@ -41,14 +41,23 @@ RouterName = Annotated[
 
 
 def up(host: RouterName, plan: PlanOnly = False) -> None:
-    """Installs vllm-router, starts it over the group's boxes, and waits until it sends to those that are healthy."""
+    """Installs vllm-router, starts it over the group's boxes, and waits until it sends to those that are healthy.
+
+    Examples:
+        ddtree-deploy router up edge --plan
+        ddtree-deploy router up edge
+    """
     from deployer.fleet.plan import plan as build
 
     _carry_out(host, "router up", build, plan_only=plan)
 
 
 def status(host: RouterName) -> None:
-    """Shows the router, and which boxes get requests."""
+    """Shows the router, and which boxes get requests.
+
+    Examples:
+        ddtree-deploy router status edge
+    """
     from deployer.fleet.status import status as rows
 
     with _reached(host) as (router, transport):
@@ -56,7 +65,11 @@ def status(host: RouterName) -> None:
 
 
 def uninstall(host: RouterName, plan: PlanOnly = False) -> None:
-    """Removes the router from its host. The boxes serve on."""
+    """Removes the router from its host. The boxes serve on.
+
+    Examples:
+        ddtree-deploy router uninstall edge --plan
+    """
     from deployer.fleet.status import uninstall as build
 
     _carry_out(host, "router uninstall", build, plan_only=plan)

@@ -23,14 +23,23 @@ Rolling = Annotated[
 
 
 def serve(host: HostName, replace: Replace = None, rolling: Rolling = False, plan: PlanOnly = False) -> None:
-    """Installs and starts the unit, and proves it by a real completion; what ran before comes back if that fails."""
+    """Installs and starts the unit, and proves it by a real completion; what ran before comes back if that fails.
+
+    Examples:
+        ddtree-deploy serve ct129 --plan
+        ddtree-deploy serve ct129 --replace old-vllm.service
+    """
     from deployer.serve.plan import plan as build
 
     carry_out(host, "serve", partial(build, replace=replace, rolling=rolling), plan_only=plan)
 
 
 def stop(host: HostName, plan: PlanOnly = False) -> None:
-    """Takes the box out of its routers, stops the service, and leaves everything else."""
+    """Takes the box out of its routers, stops the service, and leaves everything else.
+
+    Examples:
+        ddtree-deploy stop ct129
+    """
     from deployer.serve.stop import plan as build
 
     carry_out(host, "stop", build, plan_only=plan)
@@ -44,7 +53,12 @@ def rollback(
     rolling: Rolling = False,
     plan: PlanOnly = False,
 ) -> None:
-    """Goes back to what served before, through the same gate."""
+    """Goes back to what served before, through the same gate.
+
+    Examples:
+        ddtree-deploy rollback ct129 --plan
+        ddtree-deploy rollback --group production --rolling
+    """
     from deployer.serve.rollback import plan as build
 
     carry_out(host, "rollback", partial(build, to=to, rolling=rolling), plan_only=plan)
@@ -55,7 +69,12 @@ def uninstall(
     keep_models: Annotated[bool, typer.Option("--keep-models", help="leave the pushed models")] = False,
     plan: PlanOnly = False,
 ) -> None:
-    """Removes service, releases, state and pushed models from the host."""
+    """Removes service, releases, state and pushed models from the host.
+
+    Examples:
+        ddtree-deploy uninstall ct129 --plan
+        ddtree-deploy uninstall ct129 --keep-models
+    """
     from deployer.serve.uninstall import plan as build
 
     carry_out(host, "uninstall", partial(build, models=not keep_models), plan_only=plan)

@@ -57,6 +57,10 @@ def tune(
 
     Where a chain or plain decoding is faster, that is what it chooses, and says so. It measures as bench does: nothing
     twice, the service only with --take-gpu, and a run that was cut goes on.
+
+    Examples:
+        ddtree-deploy tune ct129 --take-gpu --plan
+        ddtree-deploy tune ct129 --take-gpu --html tune.html
     """
     from deployer.bench.sweep import sweep_of
     from deployer.tune.found import Tune

@@ -26,7 +26,12 @@ def up(
     limit: Limit = None,
     plan: PlanOnly = False,
 ) -> None:
-    """check, push, install, bench, serve and its gate. Run again, it changes nothing and says why."""
+    """check, push, install, bench, serve and its gate. Run again, it changes nothing and says why.
+
+    Examples:
+        ddtree-deploy up ct129 --plan
+        ddtree-deploy up --group production --rolling
+    """
     from deployer.hub.plan import plan as fetch
     from deployer.install.plan import plan as install
     from deployer.push.plan import plan as push

@@ -57,7 +57,8 @@ def add(
 ) -> None:
     """Registers a verb. `several` says that it may be asked of more than one host; it then gets HOST, --on, --group.
 
-    `title` is what it is called where the name on the command line is not.
+    `title` is what it is called where the name on the command line is not. Examples at the end of its docstring come after
+    its options in the help.
     """
     word = name or verb.__name__
     title = title or f"{prefix} {word}".strip()
@@ -89,8 +90,15 @@ def add(
     described = cast(Any, called)
     described.__signature__ = inspect.Signature([*own, *common])
     described.__annotations__ = {p.name: p.annotation for p in [*own, *common]}
-    described.__name__, described.__doc__ = word, verb.__doc__
-    app.command(name)(called)
+    described.__name__ = word
+    told, epilog = _told(verb)
+    app.command(name, help=told, epilog=epilog)(called)
+
+
+def _told(verb: Verb) -> tuple[str, str | None]:
+    """Its help, and its examples as what follows the options: each a paragraph, indented as Markdown's code is."""
+    told, _, examples = (inspect.getdoc(verb) or "").partition("\n\nExamples:\n")
+    return told, "\n\n".join(["Examples:", *examples.splitlines()]) if examples else None
 
 
 def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
