@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,10 +23,12 @@ FOLDER = "routers"
 class RouterInstall(Section):
     """Where vllm-router's wheels come from."""
 
-    source: Literal["index", "wheelhouse"] = "index"
+    source: Literal["index", "wheelhouse"] = Field(
+        default="index", description="the index that the host's pip knows, or wheels that the laptop has"
+    )
     wheelhouse: LaptopPath | None = Field(default=None, description="folder of wheels on the laptop")
-    python: str = "python3"
-    keep: Annotated[int, Field(ge=1)] = 2
+    python: str = Field(default="python3", description="the host's Python that releases are made with")
+    keep: int = Field(default=2, ge=1, description="the newest releases that stay; those in use stay too")
 
     @model_validator(mode="after")
     def _named(self) -> Self:
@@ -36,14 +38,18 @@ class RouterInstall(Section):
 
 
 class RouterServe(Section):
-    """The router's own side. `options` are vllm-router's, passed through by their names."""
+    """The router's own side."""
 
-    port: int = Field(default=30000, ge=1, le=65535)
+    port: int = Field(default=30000, ge=1, le=65535, description="where it listens on its host")
     allow: tuple[Network, ...] = Field(
         default=(), description="who may connect, to its admin paths too; left out: the host's loopback only"
     )
-    policy: Literal["round_robin", "cache_aware", "power_of_two", "consistent_hash", "random"] = "round_robin"
-    options: dict[str, OptionValue] = Field(default_factory=dict)
+    policy: Literal["round_robin", "cache_aware", "power_of_two", "consistent_hash", "random"] = Field(
+        default="round_robin", description="how it chooses a box for a request"
+    )
+    options: dict[str, OptionValue] = Field(
+        default_factory=dict, description="vllm-router's own, passed through by their names"
+    )
     drain_timeout: float = Field(
         default=600.0, gt=0, description="seconds that a box which was taken out has to finish its requests"
     )
@@ -55,14 +61,16 @@ class RouterServe(Section):
 class Router(Section):
     """One router: its host, and the group whose boxes are behind it."""
 
-    name: SshWord
-    description: str = ""
-    group: Identifier
-    root: HostPath = "/opt/ddtree-router"
-    service: Identifier = "ddtree-router"
+    name: SshWord = Field(description="how reports and notifications call it")
+    description: str = Field(default="", description="for its readers")
+    group: Identifier = Field(description="its boxes: every host whose file names that group")
+    root: HostPath = Field(
+        default="/opt/ddtree-router", description="absolute folder on the host for releases and state"
+    )
+    service: Identifier = Field(default="ddtree-router", description="the systemd unit's name, without .service")
     user: Identifier = Field(default="ddtree-router", description="the account the router runs as; created if absent")
     ssh: Ssh
-    pct: Pct | None = Field(default=None, description="a container that [ssh]'s host runs")
+    pct: Pct | None = None
     install: RouterInstall = RouterInstall()
     serve: RouterServe = RouterServe()
     notify: Notify = Notify()

@@ -28,20 +28,20 @@ class Section(BaseModel):
 class Ssh(Section):
     """How the host is reached. What is left out comes from the user's OpenSSH config (`ssh -G`)."""
 
-    host: SshWord
-    user: SshWord | None = None
-    port: int | None = Field(default=None, ge=1, le=65535)
+    host: SshWord = Field(description="a name of ~/.ssh/config, or an address")
+    user: SshWord | None = Field(default=None, description="root, or an account that may use `sudo -n`")
+    port: int | None = Field(default=None, ge=1, le=65535, description="of its sshd")
     jump: SshWord | None = Field(default=None, description="ProxyJump: one or more [user@]host[:port], comma-separated")
-    identity_file: LaptopPath | None = None
+    identity_file: LaptopPath | None = Field(default=None, description="the private key")
     config_file: LaptopPath | None = Field(default=None, description="an OpenSSH config file in place of ~/.ssh/config")
     known_hosts_file: LaptopPath | None = Field(default=None, description="in place of ~/.ssh/known_hosts")
-    connect_timeout: float = Field(default=15.0, gt=0, description="seconds")
+    connect_timeout: float = Field(default=15.0, gt=0, description="seconds for each hop to answer")
 
 
 class Pct(Section):
     """The box is a container of the Proxmox host that [ssh] reaches: `pct` is the way into it, no sshd is needed there."""
 
-    vmid: int = Field(ge=100, le=999_999_999)
+    vmid: int = Field(ge=100, le=999_999_999, description="the container's number")
     stage: HostPath = Field(
         default="/var/lib/ddtree-deploy", description="folder on the Proxmox host for files on their way in"
     )
@@ -51,7 +51,7 @@ class Checks(Section):
     """What the host must have before anything is written to it."""
 
     gpus: int = Field(default=0, ge=0, description="number of GPUs; 0 means a CPU host")
-    gpu_model: str | None = None
+    gpu_model: str | None = Field(default=None, description="a part of the name that nvidia-smi prints")
     gpu_memory_gib: float | None = Field(default=None, description="per GPU")
     min_driver: str | None = Field(default=None, description="NVIDIA driver version, e.g. 580")
     min_free_gib: float = Field(default=5.0, description="on the file system of `root`")
@@ -66,7 +66,9 @@ class Hub(Section):
         pattern=r"^[A-Za-z0-9][\w./-]*$",
         description="a commit; or a branch or tag, which stays at the commit that it is at when it is first fetched",
     )
-    endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[\w.:-]+(/[\w./-]+)?$")
+    endpoint: str = Field(
+        default="https://huggingface.co", pattern=r"^https?://[\w.:-]+(/[\w./-]+)?$", description="the hub or a mirror"
+    )
     token: SecretSource | None = Field(
         default=None,
         description="for a gated or private model; only the laptop has it: { env = NAME } or { file = PATH }",
@@ -80,12 +82,10 @@ class Hub(Section):
 
 
 class Drafter(Section):
-    """The checkpoint: one bare .safetensors file of the laptop, or the model.safetensors of a model on the hub, which the
-    host fetches.
-    """
+    """The checkpoint: say one of `file` and `hub`."""
 
-    file: LaptopPath | None = None
-    hub: Hub | None = None
+    file: LaptopPath | None = Field(default=None, description="one bare .safetensors file, on the laptop")
+    hub: Hub | None = Field(default=None, description="the model whose model.safetensors the host fetches itself")
     profile: ProfileReference = Field(
         description="the part of config.json that no header says: a bundled profile's name, or a TOML file's path"
     )
@@ -98,13 +98,13 @@ class Drafter(Section):
 
 
 class Target(Section):
-    """The model that verifies. `path` is a folder on the host; `push` a folder on the laptop to copy there, `hub` a
-    model that the host fetches.
-    """
+    """The model that verifies. Without `push` and `hub` it is on the host already."""
 
-    path: HostPath
-    push: LaptopPath | None = None
-    hub: Hub | None = None
+    path: HostPath = Field(description="its folder on the host")
+    push: LaptopPath | None = Field(default=None, description="a folder on the laptop that is copied there")
+    hub: Hub | None = Field(
+        default=None, description="the model that the host fetches itself; `path` is then a link to it"
+    )
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -116,47 +116,53 @@ class Target(Section):
 class Install(Section):
     """The engine: which build, and where its wheels come from."""
 
-    build: Literal["cpu", "cuda"]
-    source: Literal["index", "wheelhouse"] = "index"
+    build: Literal["cpu", "cuda"] = Field(description="of vLLM and torch")
+    source: Literal["index", "wheelhouse"] = Field(
+        default="index", description="the index that the host's pip knows, or wheels that the laptop has"
+    )
     wheelhouse: LaptopPath | None = Field(default=None, description="folder of wheels on the laptop")
     local_packages: tuple[LaptopPath, ...] = Field(
         default=(), description="source folders built into wheels on the laptop"
     )
-    python: str = "python3"
-    keep: Annotated[int, Field(ge=1)] = 3
+    python: str = Field(default="python3", description="the host's Python that releases are made with")
+    keep: int = Field(default=3, ge=1, description="the newest releases that stay for rollback; those in use stay too")
 
 
 class Tree(Section):
-    """What goes to ddtree_ext. `budget` is the number of tree nodes without the root, at most 63."""
+    """What goes to ddtree_ext."""
 
     enabled: bool = Field(default=True, description="false serves the plain DFlash chain")
-    budget: int = Field(default=31, ge=1, le=63)
+    budget: int = Field(default=31, ge=1, le=63, description="nodes of a tree beside its root")
     tuned: LaptopPath | None = Field(
         default=None, description="what `tune` wrote, in place of `budget`: budgets by batch size, or no tree at all"
     )
-    options: dict[str, OptionValue] = Field(default_factory=dict)
+    options: dict[str, OptionValue] = Field(default_factory=dict, description="ddtree_ext's own, by their names")
 
 
 class Serve(Section):
-    """The service. `options` are vLLM's own, passed through by their names."""
+    """The service, and how it has to prove itself."""
 
-    port: int = Field(default=8000, ge=1, le=65535)
+    port: int = Field(default=8000, ge=1, le=65535, description="where it listens on the host")
     address: Address | None = Field(
         default=None, description="the host's own, for those in `allow`; left out: the service is on loopback only"
     )
     allow: tuple[Network, ...] = Field(
         default=(), description="addresses or networks that may connect to `address`: a router's, say; nobody else may"
     )
-    served_model_name: str
-    options: dict[str, OptionValue] = Field(default_factory=dict)
+    served_model_name: str = Field(description="what clients ask for")
+    options: dict[str, OptionValue] = Field(
+        default_factory=dict, description="vLLM's own, passed through by their names; its parser checks them"
+    )
     environment: dict[str, str] = Field(default_factory=dict, description="variables of the service, as they are")
     secrets: dict[str, SecretSource] = Field(
         default_factory=dict,
         description="variables whose values only the laptop has, e.g. VLLM_API_KEY = { env = NAME } or { file = PATH }",
     )
     gate_timeout: float = Field(default=1200.0, gt=0, description="seconds until the service must have proved itself")
-    min_acceptance_length: float = Field(default=1.5, ge=1.0)
-    prompt: str = "The capital of France is"
+    min_acceptance_length: float = Field(
+        default=1.5, ge=1.0, description="below, the gate fails: a wrong layer or cache still serves right text, at 1.3"
+    )
+    prompt: str = Field(default="The capital of France is", description="what the gate has completed")
     expect: str | None = Field(
         default=None, description="text that the completion of `prompt` must contain, at temperature 0"
     )
@@ -186,8 +192,8 @@ class Bench(Section):
     """What `bench` runs on the host: its arms, its prompts."""
 
     prompts: LaptopPath | None = Field(default=None, description='JSONL with {"prompt": ...} lines, on the laptop')
-    num_prompts: int = Field(default=16, ge=1)
-    output_tokens: int = Field(default=64, ge=1)
+    num_prompts: int = Field(default=16, ge=1, description="requests of a measurement; more where concurrency takes them")
+    output_tokens: int = Field(default=64, ge=1, description="of each answer")
     arms: tuple[str, ...] = Field(
         default=(), description="ar, mtp[:K], chain[:K], tree[:B]; if left out: ar, chain and tree"
     )
@@ -217,13 +223,13 @@ class Notify(Section):
 class Inventory(Section):
     """One host."""
 
-    name: SshWord
-    description: str = ""
+    name: SshWord = Field(description="how reports and notifications call it")
+    description: str = Field(default="", description="what `inventory list` shows beside it")
     groups: tuple[Identifier, ...] = Field(default=(), description="names under which --group finds it")
     root: HostPath = Field(
         default="/opt/ddtree", description="absolute folder on the host for releases, models and state"
     )
-    service: Identifier = "ddtree-vllm"
+    service: Identifier = Field(default="ddtree-vllm", description="the systemd unit's name, without .service")
     user: Identifier = Field(default="ddtree", description="the account the service runs as; created if absent")
     ssh: Ssh
     pct: Pct | None = None

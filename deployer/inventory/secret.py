@@ -45,8 +45,8 @@ class SecretSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    file: LaptopPath | None = None
-    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    file: LaptopPath | None = Field(default=None, description="one line of text, readable by its owner alone")
+    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="a variable's name")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
