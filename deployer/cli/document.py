@@ -87,14 +87,14 @@ class Document(Result):
     host: str | None = Field(default=None, description="as it was named on the command line")
     plan_only: bool = Field(default=False, description="--plan: nothing was changed")
     changed: bool | None = Field(default=None, description="whether any step was done; null where there are no steps")
-    steps: list[StepLine] | None = None
-    findings: list[FindingLine] | None = None
+    steps: list[StepLine] | None = Field(default=None, description="what was done, or would be, and why")
+    findings: list[FindingLine] | None = Field(default=None, description="what was looked at, and what to mend")
     values: dict[str, str] | None = Field(default=None, description="labels and values, as people are shown them")
     lines: list[str] | None = Field(default=None, description="what was said: a log, proofs, a running step's lines")
-    bench: list[ArmResult] | None = None
+    bench: list[ArmResult] | None = Field(default=None, description="the arms, each in one line")
     sweep: BenchFile | None = Field(default=None, description="all that a bench measured: docs/bench.md")
     tune: Tuning | None = Field(default=None, description="what was chosen and why: docs/tune.md")
-    locked_by: Holder | None = None
+    locked_by: Holder | None = Field(default=None, description="null when nobody holds the lock")
     history: list[Entry] | None = Field(default=None, description="the host's audit log, oldest first")
     inventory: dict[str, Any] | None = Field(default=None, description="the inventory file with all defaults")
     warnings: list[str] = Field(default_factory=list, description="what went wrong and failed nothing")

@@ -192,7 +192,9 @@ class Bench(Section):
     """What `bench` runs on the host: its arms, its prompts."""
 
     prompts: LaptopPath | None = Field(default=None, description='JSONL with {"prompt": ...} lines, on the laptop')
-    num_prompts: int = Field(default=16, ge=1, description="requests of a measurement; more where concurrency takes them")
+    num_prompts: int = Field(
+        default=16, ge=1, description="requests of a measurement; more where concurrency takes them"
+    )
     output_tokens: int = Field(default=64, ge=1, description="of each answer")
     arms: tuple[str, ...] = Field(
         default=(), description="ar, mtp[:K], chain[:K], tree[:B]; if left out: ar, chain and tree"
@@ -209,7 +211,7 @@ class Bench(Section):
     )
     rounds: int = Field(default=1, ge=1, description="how often everything is measured; from 3 on noise can be judged")
     chain_tokens: int | None = Field(
-        default=None, description="K of the DFlash chain arm; the drafter's width if left out"
+        default=None, description="K of the DFlash chain, also of one that is served; the drafter's width if left out"
     )
 
 

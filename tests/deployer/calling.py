@@ -15,20 +15,27 @@ import planted
 import pytest
 import tomli_w
 
-from deployer.cli import app
+from deployer.cli import about, app
 from deployer.cli.display import begin
 from deployer.cli.document import Document, Fleet
 from deployer.cli.report import Report, report
-from deployer.inventory.model import Inventory
+from deployer.fleet.inventory import Router
+from deployer.inventory.model import Inventory, Section
+from deployer.inventory.tables import tables
+
+Table = tuple[type[Section], str]
+TABLES = {model: {table.first for table in tables(model)} - {""} for model in (Inventory, Router)}
 
 
 @dataclass(frozen=True)
 class Called:
-    """One call. `code` is its exit code."""
+    """One call. `code` is its exit code; `verb` is empty when the command line could not be read."""
 
     code: int
     stdout: str
     stderr: str
+    verb: str
+    read: frozenset[Table]
 
     @property
     def document(self) -> Document:
@@ -57,6 +64,34 @@ def _as_a_new_process(words: Sequence[str | Path]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def _watched() -> Iterator[set[Table]]:
+    """Which tables of inventory files are looked into meanwhile."""
+    read: set[Table] = set()
+
+    def watching(model: type[Section]) -> Any:
+        plainly: Any = model.__getattribute__
+
+        def get(self: Section, name: str) -> Any:
+            if name in TABLES[model]:
+                read.add((model, name))
+            return plainly(self, name)
+
+        return get
+
+    with pytest.MonkeyPatch.context() as patch:
+        for model in TABLES:
+            patch.setattr(model, "__getattribute__", watching(model))
+        yield read
+
+
+def _as_its_page_says(called: Called) -> None:
+    """It read no other table of the inventory, and ended with no other code, than docs/verbs/ names."""
+    named = {(model, table) for model, found in about.READS[called.verb].items() for table in found}
+    assert called.read <= named, f"{called.verb} reads {called.read - named}: deployer/cli/about.py says nothing of it"
+    assert called.code in about.codes(called.verb), f"{called.verb} ends with {called.code}: deployer/cli/about.py"
+
+
 @dataclass(frozen=True)
 class Caller:
     """Calls the program and keeps watch over what it prints."""
@@ -65,11 +100,16 @@ class Caller:
 
     def __call__(self, *words: str | Path) -> Called:
         self.capture.readouterr()
-        with _as_a_new_process(words), pytest.raises(SystemExit) as ended:
-            app.main()
+        with _as_a_new_process(words), _watched() as read:
+            with pytest.raises(SystemExit) as ended:
+                app.main()
+            verb = {"bench": "bench run"}.get(report.verb, report.verb)
         said = self.capture.readouterr()
         assert planted.SECRET not in said.out + said.err
-        return Called(int(str(ended.value.code)), said.out, said.err)
+        called = Called(int(str(ended.value.code)), said.out, said.err, verb, frozenset(read))
+        if verb:
+            _as_its_page_says(called)
+        return called
 
     def json(self, *words: str | Path) -> Document:
         """The same with --json: one document, its exit code the process's own."""
@@ -77,6 +117,8 @@ class Caller:
         document = called.document
         assert document.exit_code == called.code
         assert json.loads(called.stdout)["format"] == "ddtree-deploy/1"
+        filled = {part for part in about.PARTS if getattr(document, part) is not None}
+        assert filled <= set(about.FILLS.get(called.verb, ())), f"{called.verb} fills {filled}: deployer/cli/about.py"
         return document
 
 

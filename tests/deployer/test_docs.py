@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,31 +15,88 @@ from material import REPOSITORY
 
 from deployer.bench.model import BenchFile, schema
 from deployer.bench.prompts import BUNDLED
+from deployer.cli.about import FILLS, PARTS, READS, codes, verbs
 from deployer.cli.app import app
+from deployer.cli.document import Document
+from deployer.cli.pages import pages
 from deployer.errors import Exit
+from deployer.fleet.inventory import Router
+from deployer.inventory.model import Inventory, Section
+from deployer.inventory.tables import tables
 
-MAKE = "-m typer deployer.cli.app utils docs --name ddtree-deploy --title Verbs"
+VERB_PAGES = {f"docs/{page}": text for page, text in pages().items() if page.startswith("verbs/")}
 
 
-def test_the_page_of_verbs_is_what_the_help_says() -> None:
-    made = subprocess.run(
-        [sys.executable, *MAKE.split()], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=120
-    )
-    page = (REPOSITORY / "docs/verbs.md").read_text()
-    assert page.strip() == made.stdout.strip(), f"the help has changed: build/venv/bin/python {MAKE} >docs/verbs.md"
+def test_the_pages_of_the_verbs_are_what_the_code_makes_now() -> None:
+    docs = REPOSITORY / "docs"
+    there = {f"verbs/{page.name}" for page in (docs / "verbs").glob("*")} | {"verbs.md"}
+    made = pages()
+    stale = [page for page, text in made.items() if page not in there or (docs / page).read_text() != text]
+    assert (stale, there - made.keys()) == ([], set()), "build/venv/bin/python -m deployer.cli.pages docs"
+
+
+def test_every_verb_has_its_page_with_an_example_of_it() -> None:
+    for verb in verbs():
+        page = VERB_PAGES[f"docs/verbs/{verb.split()[0]}.md"]
+        assert f"# `ddtree-deploy {verb}`" in page
+        called = {"bench run": "bench ct129"}.get(verb, verb)
+        assert re.search(rf"(?m)^    ddtree-deploy {called}\b", page), verb
+
+
+def test_it_is_said_of_every_verb_what_it_reads_fills_and_ends_with() -> None:
+    assert READS.keys() == FILLS.keys() == verbs().keys()
+    assert {code for verb in verbs() for code in codes(verb)} == set(Exit)
+    assert {part for filled in FILLS.values() for part in filled} == set(PARTS)
+    for part in PARTS:
+        assert Document.model_fields[part].description, f"the schema says nothing of {part}"
+    rows = dict(re.findall(r"(?m)^\| `([a-z ]+)` \| (.+) \| (?:yes|changes nothing) \|$", page_of("docs/json.md")))
+    for verb, filled in FILLS.items():
+        said = rows[verb].partition("its `verb`")[0]
+        assert set(re.findall(r"`(\w+)`", said)) == set(filled), f"docs/json.md on {verb}"
+
+
+@pytest.mark.parametrize("model", [Inventory, Router])
+def test_every_key_of_an_inventory_is_on_the_page_of_a_verb_that_reads_it_with_its_meaning(
+    model: type[Section],
+) -> None:
+    read = {table for found in READS.values() for table in found.get(model, ())}
+    assert read == {table.first for table in tables(model)}
+    for table in tables(model):
+        assert table.meaning
+        for key in table.keys:
+            assert key.meaning, f"the model says nothing of {table.name}.{key.name}"
+            row = f"| `{key.name}` | {key.kind} | "
+            assert any(row in text for text in VERB_PAGES.values()), f"{table.name}.{key.name}"
+
+
+def test_a_key_is_shown_with_its_kind_its_bounds_and_its_default() -> None:
+    found = {(table.name, key.name): (key.kind, key.default) for table in tables(Inventory) for key in table.keys}
+    assert found["ssh", "host"] == ("text", None)
+    assert found["ssh", "port"] == ("integer, 1 to 65535", "")
+    assert found["serve", "gate_timeout"] == ("number above 0", "1200.0")
+    assert found["install", "build"] == ('"cpu" or "cuda"', None)
+    assert found["install", "local_packages"] == ("list: path on the laptop", "")
+    assert found["bench", "concurrency"] == ("list: integer, at least 1", "[1]")
+    assert found["tree", "enabled"] == ("true or false", "true")
+    assert found["drafter", "hub"] == ("table", "")
+    assert {"drafter.hub.token", "serve.secrets.NAME"} <= {table for table, _ in found}
+
+
+def page_of(page: str) -> str:
+    return (REPOSITORY / page).read_text()
 
 
 def commands(page: str) -> list[str]:
-    """Every call of the program in a page's code spans and code blocks, without its comment."""
-    text = (REPOSITORY / page).read_text()
-    found = re.findall(r"`(ddtree-deploy [^`]+)`", text) + re.findall(r"(?m)^(ddtree-deploy .+)$", text)
+    """Every call of the program in a page's code spans and code blocks, without its comment; no headings."""
+    text = re.sub(r"(?m)^#.*$", "", page_of(page))
+    found = re.findall(r"`(ddtree-deploy [^`]+)`", text) + re.findall(r"(?m)^ {0,4}(ddtree-deploy .+)$", text)
     return [command.partition("  ")[0].partition(" #")[0].partition(" |")[0].rstrip() for command in found]
 
 
 PAGES = ("README.md", "docs/runbook.md", "docs/json.md", "docs/bench.md", "docs/tune.md", "docs/fleet.md")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *VERB_PAGES])
 def test_every_command_that_a_page_names_is_one_that_the_program_takes(page: str) -> None:
     found = commands(page)
     assert found
@@ -61,7 +116,7 @@ def test_the_runbook_says_what_to_do_on_each_exit_code() -> None:
     assert [int(row) for row in rows] == [int(code) for code in Exit]
 
 
-@pytest.mark.parametrize("page", sorted((REPOSITORY / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted((REPOSITORY / "docs").rglob("*.md")), ids=lambda page: page.name)
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
         assert "://" in link or (page.parent / link).exists(), link
