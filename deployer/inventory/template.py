@@ -1,4 +1,7 @@
-"""A new inventory file as text, with a comment on everything that the next reader may want to change. Pure."""
+"""A new inventory file as text, with a comment on everything that the next reader may want to change. Pure.
+
+Where nothing is to be said beyond what the model says of a key, the comment is that (`$about_TABLE_KEY`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from dataclasses import dataclass
 from string import Template
 
 import tomli_w
+
+from deployer.inventory.model import Inventory
+from deployer.inventory.tables import tables
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,8 @@ TEXT = Template("""\
 name = $name
 description = ""
 # groups = ["production"] # --group production then means every host whose file says so
-root = "/opt/ddtree" # releases, models and state on the host
-service = "ddtree-vllm"
+root = "/opt/ddtree" # $about_root
+service = "ddtree-vllm" # $about_service
 
 [ssh]
 # Ports, users and keys come from your ~/.ssh/config; user, port, identity_file here override it.
@@ -51,10 +57,10 @@ min_free_gib = $free
 
 [drafter]
 file = $drafter # on this machine; relative to this file. Or the host fetches it: hub = { repo = "owner/name" }
-profile = $profile # what no header says: a bundled profile's name, or a .toml file
+profile = $profile # $about_drafter_profile
 
 [target]
-path = $target # on the host
+path = $target # $about_target_path
 $push
 # hub = { repo = "Qwen/Qwen3.6-27B" } # or the host fetches it itself; gated: token = { env = "HF_TOKEN" }
 
@@ -62,21 +68,21 @@ $push
 build = $build
 source = "index" # or "wheelhouse": wheels from a folder of this machine, for a host without an index
 # wheelhouse = "wheels"
-keep = 3 # releases kept for rollback
+keep = 3 # $about_install_keep
 
 [tree]
-budget = 31 # nodes of a tree beside its root, at most 63
-# tuned = "$bare.tuned.toml" # what `ddtree-deploy tune $bare` wrote, in place of budget
+budget = 31 # $about_tree_budget, at most 63
+# tuned = "$bare.tuned.toml" # $about_tree_tuned
 
 [serve]
 port = $port # on the host's loopback; `ddtree-deploy tunnel` is the way to it
-# address = "10.0.0.21" # the host's own, for those in `allow`; left out: on loopback only
+# address = "10.0.0.21" # $about_serve_address
 # allow = ["10.0.0.5"] # a router in front of several boxes: docs/fleet.md
-served_model_name = $model
+served_model_name = $model # $about_serve_served_model_name
 gate_timeout = 1800 # seconds; a cold start on two GPUs was seen to take 11 minutes
-min_acceptance_length = 1.5 # below, the gate fails: a wrong layer or cache still serves right text, at 1.3
-prompt = "The capital of France is"
-expect = "Paris" # what the completion of the prompt has to contain
+min_acceptance_length = 1.5 # $about_serve_min_acceptance_length
+prompt = "The capital of France is" # $about_serve_prompt
+expect = "Paris" # $about_serve_expect
 
 # vLLM's own options, by their own names.
 [serve.options]
@@ -98,6 +104,7 @@ def text(answers: Answers) -> str:
     jump = f"jump = {_toml(answers.jump)}" if answers.jump else '# jump = "bastion" # or several: "first,second"'
     push = f"push = {_toml(answers.target_push)}" if answers.target_push else '# push = "folder" # copied there by push'
     return TEXT.substitute(
+        _meanings(),
         bare=answers.name,
         name=_toml(answers.name),
         host=_toml(answers.host),
@@ -112,6 +119,15 @@ def text(answers: Answers) -> str:
         port=answers.port,
         model=_toml(answers.model),
     )
+
+
+def _meanings() -> dict[str, str]:
+    """What the model says of each key, by the name that it has in the text."""
+    return {
+        "_".join(("about", *filter(None, table.name.split(".")), key.name)): key.meaning
+        for table in tables(Inventory)
+        for key in table.keys
+    }
 
 
 def _toml(value: str) -> str:
