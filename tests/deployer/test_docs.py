@@ -55,6 +55,14 @@ def test_it_is_said_of_every_verb_what_it_reads_fills_and_ends_with() -> None:
         assert set(re.findall(r"`(\w+)`", said)) == set(filled), f"docs/json.md on {verb}"
 
 
+def test_what_changes_a_host_takes_its_lock_and_tells_whom_the_inventory_names() -> None:
+    for verb, command in verbs().items():
+        changes = any("--plan" in parameter.opts for parameter in command.params) and verb != "init"
+        told = any("notify" in found for found in READS[verb].values())
+        assert (Exit.LOCKED in codes(verb)) == changes, verb
+        assert told == (changes or verb in ("inventory show", "inventory validate")), verb
+
+
 @pytest.mark.parametrize("model", [Inventory, Router])
 def test_every_key_of_an_inventory_is_on_the_page_of_a_verb_that_reads_it_with_its_meaning(
     model: type[Section],
