@@ -84,5 +84,5 @@ class TopkScratch:
         )
 
     def rows_at_once(self, rows: int) -> int:
-        """Rows of one program, of a batch of this many."""
-        return int(min(triton.next_power_of_2(rows), WIDE_NUMEL // self.block)) if self.wide else 1
+        """Rows of one program, of a batch of this many; of none as of one, so that no program is launched."""
+        return int(min(triton.next_power_of_2(max(1, rows)), WIDE_NUMEL // self.block)) if self.wide else 1

@@ -127,6 +127,15 @@ def test_more_rows_than_one_program_takes(rng: torch.Generator) -> None:
     assert_right(torch.randn(130, 2503, generator=rng).bfloat16(), 2)
 
 
+def test_no_rows_are_no_work() -> None:
+    """A batch that drafts nothing: no program reads or writes, in scratch for some rows or for none."""
+    for most in (0, 3):
+        scratch = cut(most, 1009, 16, 64, 4)
+        logprobs, ids = found(torch.empty(0, 1009), 16, scratch)
+        assert (logprobs.shape, ids.shape) == ((0, 16), (0, 16))
+        assert (scratch.high == -POISON).all()
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(0, 2**32 - 1))
 def test_any_cut_of_any_vocabulary(data: st.DataObject, seed: int) -> None:
