@@ -224,10 +224,12 @@ def tree_attention(
     rows:             ancestor words, and tree_len > 0 for the requests to attend. Local row i, flat position base + i,
                       sees the positions below base, and base + j for every bit j of its word
     scale:            of the scores before the softmax
-    Accumulates in float32. Raises ValueError where shapes or types do not fit the scratch.
+    Accumulates in float32. Raises ValueError where shapes, types or the number of requests do not fit the scratch.
     """
     requests, heads, size = seq_lens.shape[0], q.shape[1], q.shape[2]
-    _, max_rows, scratch_heads, scratch_size = scratch.partial.shape
+    most, max_rows, scratch_heads, scratch_size = scratch.partial.shape
+    if requests > most:
+        raise ValueError(f"{requests} requests; scratch is for {most} at most")
     if (heads, size, k_cache.shape[2]) != (scratch_heads, scratch_size, scratch.kv_heads):
         raise ValueError(
             f"{heads} query and {k_cache.shape[2]} KV heads of size {size}; "

@@ -214,3 +214,17 @@ def test_what_the_kernel_cannot_take_is_refused() -> None:
         tree_attention(q.half(), cache, cache, table, lens, starts([4]), rows, q.half(), 1.0, scratch)
     with pytest.raises(ValueError, match="scratch is for"):
         tree_attention(q[:, :2], cache, cache, table, lens, starts([4]), rows, q, 1.0, scratch)
+
+
+def test_more_requests_than_the_scratch_has_room_for_are_refused_before_anything_is_written() -> None:
+    scratch = AttentionScratch.allocate(2, 2, 2, 1, 32, "cpu")
+    out = torch.full((6, 2, 32), POISON)
+    cache = torch.zeros(3, 16, 1, 32)
+    rows = TreeRows.allocate(3, 6, "cpu")
+    rows.tree_len.fill_(2)
+    with pytest.raises(ValueError, match="3 requests; scratch is for 2 at most"):
+        tree_attention(
+            out, cache, cache, int32([[0], [1], [2]]), int32([2] * 3), starts([2] * 3), rows, out, 1.0, scratch
+        )
+    assert (out == POISON).all()
+    assert not scratch.partial.any()
