@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from deployer.errors import DeployError, UsageError
-from deployer.fleet.traffic import Traffic, behind
+from deployer.fleet.traffic import UNROUTED, Traffic, behind
 from deployer.inventory.model import Inventory
+from deployer.plan.signals import held_back
 from deployer.plan.step import Progress, Step
 from deployer.serve import gate
 from deployer.serve.decoding import Decoding
@@ -22,51 +22,85 @@ from deployer.serve.service import Service
 Action = Callable[[Progress], None]
 
 
-def steps(verb: str, inventory: Inventory, service: Service) -> tuple[Step, ...]:
-    """The step before the service stops; none where nobody is in front of it."""
-    try:
-        traffic = behind(inventory, strict=False)
-    except UsageError as error:
-        return (Step(verb, "router", f"no router is told: {error.what}"),)
-    if not traffic.routers:
-        return ()
-    why = f"{', '.join(traffic.routers)} must send nothing here before the service stops"
-    return (Step(verb, "router", why, partial(traffic.leave, service)),)
+def ended(step: Step, inventory: Inventory, service: Service) -> Step:
+    """A step that stops the service for good, with its routers told before; as it was where nobody is in front."""
+    said, traffic = _told(step, inventory)
+    return replace(said, action=Gone(said.action, traffic, service)) if said.action and traffic.routers else said
 
 
 def lent(step: Step, inventory: Inventory, service: Service) -> Step:
-    """The same for a step that stops the service and starts it again: requests come again when it answers."""
-    before = steps(step.verb, inventory, service)
-    if not before or step.action is None:
-        return step
-    said = replace(step, reason=f"{step.reason}; {before[0].reason}")
-    if before[0].action is None:
+    """The same for one that stops the service and starts it again: requests come again when it answers."""
+    said, traffic = _told(step, inventory)
+    if said.action is None or not traffic.routers:
         return said
     # That it answers is enough: it proved itself when it was deployed.
     wanted = replace(Wanted.of(inventory, Decoding("autoregressive", 0)), expect=None, min_acceptance_length=1.0)
-    away = Away(before[0].action, step.action, behind(inventory, strict=False), service, wanted)
-    return replace(said, action=away)
+    return replace(said, action=Away(said.action, traffic, service, wanted))
+
+
+def _told(step: Step, inventory: Inventory) -> tuple[Step, Traffic]:
+    """The step with a reason that names the routers, and who tells them; nobody does if their files cannot be read."""
+    if step.action is None:
+        return step, UNROUTED
+    try:
+        traffic = behind(inventory, strict=False)
+    except UsageError as error:
+        return replace(step, reason=f"{step.reason}; no router is told: {error.what}"), UNROUTED
+    if not traffic.routers:
+        return step, UNROUTED
+    first = f"{', '.join(traffic.routers)} must send nothing here before the service stops"
+    return replace(step, reason=f"{step.reason}; {first}"), traffic
+
+
+@dataclass(frozen=True)
+class Gone:
+    """`action` ends the service, after no router sends anything here. However it is cut: while the service still runs,
+    requests come again.
+    """
+
+    action: Action
+    traffic: Traffic
+    service: Service
+
+    def __call__(self, progress: Progress) -> None:
+        self.traffic.leave(self.service, progress)
+        try:
+            self.action(progress)
+        except BaseException:
+            with held_back():
+                self._back_if_it_runs(progress)
+            raise
+
+    def _back_if_it_runs(self, progress: Progress) -> None:
+        """What it cannot do is said: what ended the stop is the error."""
+        host, why = self.service.transport.name, "the service does not run"
+        try:
+            if self.service.state().running:
+                self.traffic.resume(progress)
+                return
+        except DeployError as error:
+            why = error.what
+        progress.say(f"no requests come here: {why}; they come again by: ddtree-deploy up {host}")
 
 
 @dataclass(frozen=True)
 class Away:
     """`action`, while no router sends anything here."""
 
-    leave: Action
     action: Action
     traffic: Traffic
     service: Service
     wanted: Wanted
 
     def __call__(self, progress: Progress) -> None:
-        self.leave(progress)
+        self.traffic.leave(self.service, progress)
         try:
             self.action(progress)
         except DeployError:
             self._back(progress)
             raise
         except BaseException:
-            progress.say(f"requests come again by: ddtree-deploy up {self.service.transport.name}")
+            progress.say(f"requests come again by: {self._up}")
             raise
         self._back(progress)
 
@@ -75,5 +109,8 @@ class Away:
             gate.prove(self.service, self.wanted, progress.say)
             self.traffic.resume(progress)
         except DeployError as error:
-            host = self.service.transport.name
-            progress.say(f"no requests come yet: {error.what}; when it serves: ddtree-deploy up {host}")
+            progress.say(f"no requests come yet: {error.what}; when it serves: {self._up}")
+
+    @property
+    def _up(self) -> str:
+        return f"ddtree-deploy up {self.service.transport.name}"

@@ -27,4 +27,4 @@ def plan(inventory: Inventory, transport: Transport) -> Plan:
         transport.run(f"systemctl disable -q {quote(unit)}", sudo=True)
 
     end = Step("stop", "service", f"{unit} is {state.active}, process {state.main_pid}", stop)
-    return Plan(inventory.name, (*parting.steps("stop", inventory, service), end))
+    return Plan(inventory.name, (parting.ended(end, inventory, service),))

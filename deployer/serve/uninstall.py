@@ -19,12 +19,12 @@ from deployer.transport.pct import PctTransport
 def plan(inventory: Inventory, transport: Transport, *, models: bool = False) -> Plan:
     """Everything this program put on the host; with `models` the pushed models as well. Nothing else is touched."""
     service = Service.of(inventory, transport)
-    first = parting.steps("uninstall", inventory, service) if service.state().installed else ()
-    return Plan(inventory.name, (*first, *steps(service, models=models)))
+    unit, *others = steps(service, models=models)
+    return Plan(inventory.name, (parting.ended(unit, inventory, service), *others))
 
 
 def steps(service: Service, *, models: bool = False) -> tuple[Step, ...]:
-    """The same for any unit that this program put on a host."""
+    """The same for any unit that this program put on a host; its end comes first."""
     transport, layout = service.transport, service.layout
     present = _present(transport, (*_files(layout), *_folders(layout, models)))
     account = transport.run(f"id -u {quote(layout.user)}", check=False).ok

@@ -52,8 +52,8 @@ def test_stop_takes_the_box_out_of_the_router_first_and_its_plan_says_so(
     host: Host, machine: Machine, router: StandInRouter
 ) -> None:
     made = stop.plan(inventory(), host)
-    first = made.pending[0]
-    assert (first.title, first.reason) == ("router", "edge must send nothing here before the service stops")
+    (step,) = made.pending
+    assert step.reason.endswith("; edge must send nothing here before the service stops")
     assert router.asked == [], "planning asks nobody"
     said = heard(made)
     assert (router.boxes, machine.log) == ({OTHER: True}, ["stop"])
@@ -87,10 +87,71 @@ def test_uninstall_takes_it_out_too_and_a_second_one_asks_for_nothing(
     host.answers[re.compile(r"^for p in")] = ""
     host.answers[re.compile(r"^PATH=")] = ""
     made = uninstall.plan(inventory(), host)
-    assert [step.title for step in made.pending][:2] == ["router", "service"]
+    assert made.pending[0].title == "service"
+    assert made.pending[0].reason.endswith("edge must send nothing here before the service stops")
     applied(made)
     assert (router.boxes, machine.log) == ({OTHER: True}, ["stop"])
-    assert "router" not in [step.title for step in uninstall.plan(inventory(), host).steps]
+    assert all("edge" not in step.reason for step in uninstall.plan(inventory(), host).steps)
+
+
+def ending(verb: str, host: Host) -> apply.Plan:
+    """`stop`, or `uninstall` of a host where nothing but the service is left."""
+    if verb == "stop":
+        return stop.plan(inventory(), host)
+    host.answers[re.compile(r"^for p in")] = ""
+    host.answers[re.compile(r"^PATH=")] = ""
+    return uninstall.plan(inventory(), host)
+
+
+@pytest.mark.parametrize("fault", [DeployError("processes do not end", where="box", remedy="x"), KeyboardInterrupt()])
+@pytest.mark.parametrize("verb", ["stop", "uninstall"])
+def test_a_stop_that_fails_or_is_cut_brings_the_box_back_as_long_as_its_service_runs(
+    host: Host,
+    machine: Machine,
+    router: StandInRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    fault: BaseException,
+) -> None:
+    def fails(self: Service) -> None:
+        assert HERE not in router.boxes
+        raise fault
+
+    monkeypatch.setattr(Service, "stop", fails)
+    with pytest.raises(type(fault)):
+        heard(ending(verb, host))
+    assert (router.boxes, machine.active) == ({OTHER: True, HERE: True}, True)
+
+
+@pytest.mark.parametrize("verb", ["stop", "uninstall"])
+def test_one_that_fails_with_the_service_down_says_how_requests_come_again(
+    host: Host, machine: Machine, router: StandInRouter, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def half(self: Service) -> None:
+        machine.active = False
+        raise DeployError("processes do not end", where="box", remedy="x")
+
+    monkeypatch.setattr(Service, "stop", half)
+    recorder = Recorder()
+    with pytest.raises(DeployError, match="processes do not end"):
+        apply.run(ending(verb, host), recorder)
+    assert router.boxes == {OTHER: True}
+    said = "no requests come here: the service does not run; they come again by: ddtree-deploy up box"
+    assert recorder.lines[-1] == said
+
+
+def test_one_that_fails_and_a_router_that_refuses_then_leave_the_stop_as_the_error(
+    host: Host, router: StandInRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Service) -> None:
+        router.refusal = "not now"
+        raise DeployError("processes do not end", where="box", remedy="x")
+
+    monkeypatch.setattr(Service, "stop", fails)
+    recorder = Recorder()
+    with pytest.raises(DeployError, match="processes do not end"):
+        apply.run(stop.plan(inventory(), host), recorder)
+    assert re.search("answers 500: not now; they come again by: ddtree-deploy up box", recorder.lines[-1])
 
 
 def borrowed(host: Host, machine: Machine, fault: BaseException | None = None) -> Step:
