@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deployer.errors import DeployError, UsageError
+from deployer.errors import DeployError, GateError, RollbackError, UsageError
 from deployer.fleet.traffic import UNROUTED, Traffic, behind
 from deployer.inventory.model import Inventory
 from deployer.plan.signals import held_back
@@ -96,8 +96,14 @@ class Away:
         self.traffic.leave(self.service, progress)
         try:
             self.action(progress)
-        except DeployError:
-            self._back(progress)
+        except DeployError as error:
+            try:
+                self._back(progress)
+            except RollbackError as second:
+                what = f"{error.what}; and {second.what}"
+                raise RollbackError(what, where=second.where, remedy=second.remedy) from error
+            except DeployError as second:
+                progress.say(second.what)
             raise
         except BaseException:
             progress.say(f"requests come again by: {self._up}")
@@ -105,11 +111,19 @@ class Away:
         self._back(progress)
 
     def _back(self, progress: Progress) -> None:
+        """Raises RollbackError when the service does not answer, and what a router says that does not send here."""
         try:
             gate.prove(self.service, self.wanted, progress.say)
             self.traffic.resume(progress)
-        except DeployError as error:
-            progress.say(f"no requests come yet: {error.what}; when it serves: {self._up}")
+        except GateError as error:
+            raise RollbackError(
+                f"the service that was stopped for this does not answer again: {error.what}",
+                where=error.where,
+                remedy=f"{error.remedy}; what was done is kept, and no router sends here until: {self._up}",
+            ) from error
+        except DeployError:
+            progress.say(f"what was done is kept; no requests come yet, when it serves they come by: {self._up}")
+            raise
 
     @property
     def _up(self) -> str:

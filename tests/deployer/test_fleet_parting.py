@@ -15,7 +15,7 @@ from serving import Host, Machine, applied, inventory
 from standin_router import StandInRouter, door, listening, ticking
 
 from deployer.cli.bench import planned
-from deployer.errors import DeployError, UsageError
+from deployer.errors import DeployError, RollbackError, UsageError
 from deployer.fleet import parting
 from deployer.fleet.parting import lent
 from deployer.fleet.traffic import Routed
@@ -198,6 +198,46 @@ def test_a_bench_that_fails_brings_the_box_back_and_an_interrupted_one_says_how(
     with pytest.raises(KeyboardInterrupt):
         cut.action(recorder)
     assert recorder.lines[-1] == "requests come again by: ddtree-deploy up box"
+
+
+def test_a_bench_whose_service_does_not_come_back_is_an_error_though_its_results_are_kept(
+    host: Host, machine: Machine, router: StandInRouter
+) -> None:
+    step = borrowed(host, machine)
+    machine.engine.sound = lambda options: False
+    assert step.action is not None
+    with pytest.raises(RollbackError, match=r"was stopped for this does not answer again: .*the service") as caught:
+        step.action(Recorder())
+    assert machine.log == ["stop", "start"], "after the bench"
+    assert router.boxes == {OTHER: True}
+    assert caught.value.remedy.endswith("what was done is kept, and no router sends here until: ddtree-deploy up box")
+
+
+def test_a_bench_that_fails_as_well_says_both(host: Host, machine: Machine) -> None:
+    step = borrowed(host, machine, DeployError("no memory", where="box", remedy="less"))
+    machine.engine.sound = lambda options: False
+    assert step.action is not None
+    with pytest.raises(RollbackError, match=r"^no memory; and the service that was stopped for this does not answer"):
+        step.action(Recorder())
+
+
+@pytest.mark.parametrize("fault", [None, DeployError("no memory", where="box", remedy="less")])
+def test_a_router_that_does_not_take_the_box_back_is_an_error_and_the_bench_s_own_comes_first(
+    host: Host, machine: Machine, router: StandInRouter, monkeypatch: pytest.MonkeyPatch, fault: DeployError | None
+) -> None:
+    start = Service.start
+
+    def refused_then(self: Service) -> None:
+        router.refusal = "not now"
+        start(self)
+
+    monkeypatch.setattr(Service, "start", refused_then)
+    step, recorder = borrowed(host, machine, fault), Recorder()
+    assert step.action is not None
+    with pytest.raises(DeployError, match=r"^no memory\n" if fault else "answers 500: not now"):
+        step.action(recorder)
+    said = "what was done is kept; no requests come yet, when it serves they come by: ddtree-deploy up box"
+    assert said in recorder.lines
 
 
 def test_without_a_router_a_bench_is_as_it_was(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
