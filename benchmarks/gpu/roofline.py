@@ -19,8 +19,8 @@ from ddtree_ext.kernels.topk_scratch import BLOCK, TILES
 ACTIVATION, WIDE = 2, 4
 """Bytes of bfloat16 and float32."""
 CONV_WIDTH, DRAFTER_WIDTH, RANKS = 4, 15, 16
-PROCESSORS = 132
-"""Of an H200: attention splits its keys so that they are full."""
+PROCESSORS, BLOCK_MEMORY = 132, 227 << 10
+"""Of an H200: attention splits its keys so that they are full. Bytes of shared memory that a block may use there."""
 CHUNK = BLOCK * TILES
 """Logits of a row that one program of the top-k reads."""
 
@@ -87,7 +87,7 @@ def splits(dims: Dims, step: Step) -> int:
     """Parts that a request's keys are attended in."""
     kv_heads = max(1, dims.kv_heads // step.ranks)
     members = step.rows * (dims.heads // step.ranks // kv_heads)
-    tiles = Tiles.on(9, PROCESSORS, dims.head_dim, ACTIVATION, members)
+    tiles = Tiles.on(BLOCK_MEMORY, PROCESSORS, dims.head_dim, ACTIVATION, members)
     limit = max(1, min(MAX_SPLITS, max(step.batch, PARTIALS) // step.batch))
     return soonest(tiles, step.batch * kv_heads, members, limit)[1]
 

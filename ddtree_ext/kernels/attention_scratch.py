@@ -20,6 +20,9 @@ WIDER = 1.5
 """How many times as long a tile of twice the queries takes: between 1.3 and 1.7, as eight times 16 rows and 32 rows alone
 took on an H200."""
 
+ROOMY = 193 << 10
+"""Shared memory of a block, bytes, that the larger tiles take: 128 queries and two tiles of K and V, each of 32 KB."""
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -46,11 +49,13 @@ class Tiles:
         if device.type != "cuda":
             return (cls(max(16, power_of_2(members)), 128, power_of_2(rows), warps=4, stages=2, programs=2),)
         properties = torch.cuda.get_device_properties(device)
-        return cls.on(properties.major, properties.multi_processor_count, head_size, itemsize, members)
+        memory, processors = properties.shared_memory_per_block_optin, properties.multi_processor_count
+        return cls.on(memory, processors, head_size, itemsize, members)
 
     @classmethod
-    def on(cls, major: int, processors: int, head_size: int, itemsize: int, members: int) -> tuple[Tiles, ...]:
-        """For a GPU of that compute capability and so many multiprocessors.
+    def on(cls, memory: int, processors: int, head_size: int, itemsize: int, members: int) -> tuple[Tiles, ...]:
+        """For a GPU with so many multiprocessors, whose blocks may use `memory` bytes of shared memory: a newer one
+        than the H200 may have less (99 KB for sm_120).
 
         The block table is read a stage ahead of the keys that it leads to, so two stages would overlap nothing. Within the
         99 KB of sm_86 three hold two tiles of K and V of 16 KB each, and 64 queries of 32 KB at most.
@@ -59,7 +64,7 @@ class Tiles:
         queries = min(64, (32 << 10) // line, max(16, power_of_2(members)))
         warps = 8 if line > 256 else 4  # fewer would spill the accumulators
         keys = min(64, max(16, (16 << 10) // line))
-        if major < 9 or line > 512:
+        if memory < ROOMY or line > 512:
             return (cls(queries, keys, 4, warps, stages=3, programs=processors),)
         few = cls(queries, min(64, 2 * keys), 4, warps, stages=3, programs=processors)
         # Twice the queries read the keys half as often, where enough other programs keep the device full.

@@ -1,7 +1,8 @@
 """Compiles, without a GPU, exactly what the kernels' Python functions would launch. Run as a script; prints JSON lines.
 
 Each launch is caught before it reaches a driver and compiled to a cubin for every architecture by Triton's own ptxas. A
-line holds case, kernel, arch, shared (bytes of shared memory), registers and stack (bytes, with spills) per thread.
+line holds case, kernel, arch, shared (bytes of shared memory), room (bytes of it that a block may use there, by which the
+layout was chosen), registers and stack (bytes, with spills) per thread.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ from ddtree_ext.kernels.topk_scratch import TopkScratch
 from ddtree_ext.kernels.walk import walk_trees
 
 ARCHS = (86, 90)
+ROOM = {86: 99 << 10, 90: 227 << 10, 120: 99 << 10}
+"""Bytes of shared memory that a block may use. Only attention is laid out by it."""
 OPTIONS = ("num_warps", "num_stages")
 
-PROCESSORS = {86: 84, 90: 132}
-"""Of an RTX A6000 and of an H200."""
+PROCESSORS = {86: 84, 90: 132, 120: 188}
+"""Of an RTX A6000, of an H200, and of an RTX PRO 6000."""
 
 Case = tuple[str, Callable[[], None], tuple[int, ...]]
 
@@ -66,8 +69,8 @@ def cases() -> Iterator[Case]:
         (256, torch.bfloat16),
         (256, torch.float32),
     )
-    for (size, dtype), arch in product(kinds, ARCHS):
-        for tiles in Tiles.on(arch // 10, PROCESSORS[arch], size, dtype.itemsize, 64 * 6):
+    for (size, dtype), arch in product(kinds, ROOM):
+        for tiles in Tiles.on(ROOM[arch], PROCESSORS[arch], size, dtype.itemsize, 64 * 6):
             yield attention(size, dtype, arch, tiles, starts, one, rows)
     cache = torch.zeros(4, 2, 784, 4, 256, dtype=torch.bfloat16).unbind(1)
     yield "784 tokens a block", partial(compact_kv, CompactTable.of([cache]), path, one, starts, one, path, one), ARCHS
@@ -130,7 +133,8 @@ def compiled(
     )
     for arch in archs:
         built = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
-        yield {"kernel": kernel.__name__, "arch": arch, "shared": built.metadata.shared, **usage(built.asm["cubin"])}
+        memory = {"shared": built.metadata.shared, "room": ROOM[arch]}
+        yield {"kernel": kernel.__name__, "arch": arch, **memory, **usage(built.asm["cubin"])}
 
 
 def divides_by_16(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from ddtree_ext.kernels.attention_scratch import AttentionScratch, Tiles, soones
 from ddtree_ext.kernels.rows import expand_rows
 
 POISON = 1234.0
+SMALL, LARGE = 99 << 10, 227 << 10
+"""Bytes of shared memory that a block may use on sm_86 and sm_120, and on sm_90."""
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
@@ -88,7 +91,9 @@ def check(model: Model, requests: list[Request], budget: int, *, splits: int, se
         model.size,
         DEVICE,
         splits=splits,
-        tiles=Tiles.on(8, 84, model.size, model.dtype.itemsize, (budget + 1) * group),  # as on a GPU: several of them
+        tiles=Tiles.on(
+            SMALL, 84, model.size, model.dtype.itemsize, (budget + 1) * group
+        ),  # as on a GPU: several of them
     )
     scratch.partial.fill_(torch.nan)
     scratch.lse.fill_(torch.nan)
@@ -165,6 +170,27 @@ def test_an_interpreter_takes_one_tile_for_everything() -> None:
     assert (tiles.queries, tiles.combined) == (128, 512)
 
 
+@pytest.mark.parametrize(
+    ("capability", "memory", "layouts"),
+    [
+        ((8, 6), SMALL, [(64, 32)]),  # RTX A6000
+        ((8, 9), SMALL, [(64, 32)]),
+        ((8, 0), 163 << 10, [(64, 32)]),  # A100: less than the larger tiles take
+        ((9, 0), LARGE, [(64, 64), (128, 64)]),  # H200
+        ((12, 0), SMALL, [(64, 32)]),  # newer than the H200, and its blocks have less
+    ],
+)
+def test_tiles_go_by_the_shared_memory_of_a_block(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], memory: int, layouts: list[tuple[int, int]]
+) -> None:
+    """Heads of 256 in 16 bits, a tree of 64 rows; queries and keys of a tile."""
+    major, minor = capability
+    device = SimpleNamespace(major=major, minor=minor, multi_processor_count=100, shared_memory_per_block_optin=memory)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    found = Tiles.of(torch.device("cuda", 0), 256, 2, members=64 * 6, rows=64 * 24)
+    assert [(tiles.queries, tiles.keys) for tiles in found] == layouts
+
+
 def test_large_batches_are_split_less() -> None:
     scratch = AttentionScratch.allocate(4, 3, 4, 2, 32, "cpu", splits=16)
     assert [scratch.layout(r, 6)[1] for r in (1, 4)] == [16, 16]
@@ -184,7 +210,8 @@ def test_large_batches_are_split_less() -> None:
 )
 def test_an_h200_is_kept_full(requests: int, rows: int, queries: int, splits: int) -> None:
     """24 heads and 4 KV heads of 256. What is expected for (1, 32) and (8, 16) was the fastest there in a sweep."""
-    tiles, found = soonest(Tiles.on(9, 132, 256, 2, rows * 6), requests * 4, rows * 6, max(1, min(16, 64 // requests)))
+    layouts = Tiles.on(LARGE, 132, 256, 2, rows * 6)
+    tiles, found = soonest(layouts, requests * 4, rows * 6, max(1, min(16, 64 // requests)))
     assert (tiles.queries, found) == (queries, splits)
 
 
