@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deployer.checkpoint.remote_zeros import add_pages
 from deployer.plan import reading
 
-PAGE = 4096  # bytes; what file systems and downloaders leave unwritten comes in whole pages
 BLOCK = 1 << 22
-ZEROS = bytes(PAGE)
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,7 @@ def scan(path: Path) -> Content:
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             sha.update(block)
-            for at in range(0, len(block), PAGE):
-                if block.startswith(ZEROS, at) or (len(block) - at < PAGE and not any(block[at:])):
-                    begin, end = position + at, position + min(at + PAGE, len(block))
-                    if runs and runs[-1][1] == begin:
-                        begin = runs.pop()[0]
-                    runs.append((begin, end))
+            add_pages(block, position, runs)
             position += len(block)
             reading.tell(path.name, position, size)
     return Content(sha.hexdigest(), tuple(runs))

@@ -15,7 +15,7 @@ from typing import Any
 from deployer.errors import PreflightError
 
 MAX_HEADER = 100_000_000  # bytes; the reference implementation's own bound
-SAMPLE = 4096  # bytes looked at per tensor when searching for zero-filled regions
+SAMPLE = 4096  # bytes looked at per tensor when searching for ends of zeros
 WIDTHS = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2}
 WIDTHS |= {"F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1}
 # What people mistake for a checkpoint, by its first bytes.
@@ -85,19 +85,12 @@ def made(path: Path, size: int, start: bytes, text: bytes) -> Header:
     return Header(path=path, size=size, data_start=8 + length, tensors=tensors)
 
 
-def zero_filled(header: Header) -> tuple[str, ...]:
-    """Names of tensors whose last bytes are all zero: what a crashed copy or a preallocating downloader leaves.
-
-    Looks at the last 4 KiB of each tensor only; the SHA-256 on both ends guards the rest of the way.
+def ends(header: Header) -> dict[str, tuple[int, int]]:
+    """Of each tensor the [begin, end) of its last bytes in the file, SAMPLE at most: zeros there are what a crashed copy
+    or a preallocating downloader leaves.
     """
-    found = []
-    with header.path.open("rb") as file:
-        for name, tensor in header.tensors.items():
-            count = min(SAMPLE, tensor.end - tensor.begin)
-            file.seek(header.data_start + tensor.end - count)
-            if count and not any(file.read(count)):
-                found.append(name)
-    return tuple(found)
+    start = header.data_start
+    return {name: (start + max(t.begin, t.end - SAMPLE), start + t.end) for name, t in header.tensors.items()}
 
 
 def _defect(path: Path, what: str, remedy: str) -> PreflightError:

@@ -138,4 +138,4 @@ def _damage(member: Member, header: Header | None) -> Iterator[str]:
     if member.source.parent.name == "blobs" and len(name) == 64 and name != held.sha256:
         yield f"{member.name}: its SHA-256 is {held.sha256[:12]}..., the cache's name for it is {name[:12]}..."
     if header is not None:
-        yield from (f"{member.name}: {problem}" for problem in zeros.in_any(header, held))
+        yield from (f"{member.name}: {problem}" for problem in zeros.in_any(header, held.zeros))

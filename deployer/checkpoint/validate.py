@@ -1,41 +1,70 @@
-"""Holds a checkpoint's header against a profile, tensor by tensor."""
+"""Holds a checkpoint against a profile, tensor by tensor: what its header says, and where its bytes are zeros."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from deployer.checkpoint import content, shapes, zeros
-from deployer.checkpoint.header import Header, read, zero_filled
+from deployer.checkpoint import content, remote_zeros, shapes, zeros
+from deployer.checkpoint.header import Header, ends, read
 from deployer.checkpoint.profiles import Profile
 from deployer.errors import PreflightError
 
 SHOWN = 8  # problems named in one message; the rest are counted
 
 
-def problems(header: Header, profile: Profile) -> tuple[str, ...]:
-    """Every disagreement between file and profile: missing, unexpected, shape, dtype, zero-filled.
+class Bytes(Protocol):
+    """A checkpoint's bytes, wherever they lie."""
 
-    Empty when they agree.
-    """
-    return (*disagreements(header, profile), *_zero_problem(header))
+    def empty(self, spans: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """Of each [begin, end) of the file whether it has bytes and all are zero."""
+        ...
+
+    def pages(self) -> zeros.Runs:
+        """Reads every byte."""
+        ...
+
+
+@dataclass(frozen=True)
+class Here:
+    """Of a file on the laptop."""
+
+    path: Path
+
+    def empty(self, spans: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return remote_zeros.empty(str(self.path), spans)
+
+    def pages(self) -> zeros.Runs:
+        return content.read(self.path).zeros
 
 
 def validated(path: Path, profile: Profile) -> Header:
-    """The header of the checkpoint at `path`, known to fit `profile`.
+    """The header of the checkpoint at `path`, known to fit `profile`, none of its tensors ending in zeros.
 
     Raises PreflightError that names what does not.
     """
     header = read(path)
-    refuse(str(path), profile, problems(header, profile))
+    _fit(str(path), header, profile, Here(path))
     return header
 
 
 def examined(path: Path, profile: Profile) -> Header:
     """Like `validated`, and every byte was looked at: no region of zeros is left that a broken copy leaves."""
-    header = validated(path, profile)
-    refuse(str(path), profile, zeros.in_trained(header, content.read(path)))
+    header = read(path)
+    examine(str(path), header, profile, Here(path))
     return header
+
+
+def examine(where: str, header: Header, profile: Profile, held: Bytes) -> None:
+    """Raises PreflightError that names what does not fit, or where it holds zeros; the same for any place of its bytes."""
+    _fit(where, header, profile, held)
+    refuse(where, profile, zeros.in_trained(header, held.pages()))
+
+
+def _fit(where: str, header: Header, profile: Profile, held: Bytes) -> None:
+    refuse(where, profile, (*disagreements(header, profile), *_zero_problem(header, held)))
 
 
 def refuse(where: str, profile: Profile, found: tuple[str, ...]) -> None:
@@ -66,8 +95,9 @@ def disagreements(header: Header, profile: Profile) -> Iterator[str]:
         yield f"{name}: unexpected, {list(header.tensors[name].shape)}"
 
 
-def _zero_problem(header: Header) -> Iterator[str]:
-    zero = zero_filled(header)
+def _zero_problem(header: Header, held: Bytes) -> Iterator[str]:
+    last = ends(header)
+    zero = [name for name, empty in zip(last, held.empty(list(last.values())), strict=True) if empty]
     if zero:
         count = f"{len(zero)} of {len(header.tensors)} tensors"
         yield f"{count} end in zeros (a copy that did not finish?): {', '.join(zero[:4])}"

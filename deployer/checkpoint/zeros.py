@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from deployer.checkpoint.content import PAGE, Content
+from collections.abc import Iterable
+
 from deployer.checkpoint.header import Header, Tensor
+from deployer.checkpoint.remote_zeros import PAGE
 
 RUN = 1 << 16  # bytes; in a model of unknown make, less than this is no sign of anything
+Runs = Iterable[tuple[int, int]]  # of whole zero pages: [begin, end) in bytes from the file's beginning
 VOCABULARY = ("embed", "lm_head")  # their last rows pad the vocabulary and may be zero
 
 
-def in_trained(header: Header, content: Content) -> tuple[str, ...]:
+def in_trained(header: Header, runs: Runs) -> tuple[str, ...]:
     """For weights that were trained throughout, a drafter's: each zero page is damage. One sentence each."""
-    touched = ((begin, end, _touched(header, begin, end)) for begin, end in content.zeros)
+    touched = ((begin, end, _touched(header, begin, end)) for begin, end in runs)
     return tuple(_sentence(next(iter(tensors)), begin, end) for begin, end, tensors in touched if tensors)
 
 
-def in_any(header: Header, content: Content) -> tuple[str, ...]:
+def in_any(header: Header, runs: Runs) -> tuple[str, ...]:
     """For any model: zeros in a part of a tensor, or across the border of two. One sentence each.
 
     A tensor that is zero as a whole may be meant so, and so may the last rows of a vocabulary.
     """
     found = []
-    for begin, end in content.zeros:
+    for begin, end in runs:
         tensors = _touched(header, begin, end) if end - begin >= RUN else {}
         if len(tensors) > 1 or any(not _excused(header, *item, begin, end) for item in tensors.items()):
             found.append(_sentence(next(iter(tensors)), begin, end))

@@ -1,23 +1,47 @@
-"""A fetched model under the checks of a pushed one: the host says what its files begin with, the laptop judges."""
+"""A fetched model under the checks of a pushed one: the host says what its files begin with, and of a drafter where they are
+zeros; the laptop judges.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployer.checkpoint import header, model_folder, validate
+from deployer.checkpoint import header, model_folder, remote_zeros, validate, zeros
 from deployer.checkpoint.header import Header
 from deployer.errors import PreflightError
 from deployer.hub import state
 from deployer.hub.request import Request
 from deployer.plan.layout import Layout
+from deployer.push.digest import Script
 from deployer.push.model import Model
 from deployer.push.plan import places
 from deployer.transport.base import Transport
 
 CONFIG = "config.json"
+ZEROS = Script(
+    Path(remote_zeros.__file__).read_text(encoding="utf-8"),
+    failed="reading what was fetched failed",
+    remedy="see dmesg and the disk there; what was fetched is kept, run the same again",
+)
+
+
+@dataclass(frozen=True)
+class There:
+    """The bytes of a file on the host, which looks for zeros itself. Raises TransferError."""
+
+    transport: Transport
+    path: str
+
+    def empty(self, spans: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        found: list[bool] = ZEROS.ask(self.transport, "empty", self.path, spans)
+        return found
+
+    def pages(self) -> zeros.Runs:
+        return tuple((begin, end) for begin, end in ZEROS.ask(self.transport, "pages", self.path))
 
 
 def check(transport: Transport, layout: Layout, request: Request, model: Model) -> None:
@@ -27,8 +51,8 @@ def check(transport: Transport, layout: Layout, request: Request, model: Model) 
     where = f"{transport.name}: {request.page}"
     if request.profile:
         answer = state.REMOTE.ask(transport, "heads", paths, {}, {})
-        for found in _headers(answer["weights"]).values():
-            validate.refuse(where, request.profile, tuple(validate.disagreements(found, request.profile)))
+        for name, found in _headers(answer["weights"]).items():
+            validate.examine(where, found, request.profile, There(transport, paths[name]))
         return
     if CONFIG not in paths:
         raise PreflightError(

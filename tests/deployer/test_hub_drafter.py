@@ -101,6 +101,19 @@ def test_one_that_does_not_fit_the_profile_gets_no_name(
     assert [path.name for path in link(inventory).parent.iterdir()] == ["store"], "nothing half-done under a final name"
 
 
+def test_one_with_a_page_of_zeros_gets_no_name_either_however_often_it_is_asked_for(
+    inventory: Inventory, hub: StandInHub
+) -> None:
+    weights = bytearray((hub.folder / "model.safetensors").read_bytes())
+    weights[-12_288:-4096] = bytes(8192)
+    (hub.folder / "model.safetensors").write_bytes(weights)
+    for _ in range(2):
+        with pytest.raises(PreflightError, match=r"bytes \d+ to \d+ of the file are zeros") as caught:
+            fetched(inventory)
+        assert caught.value.where == f"local: {hub.endpoint}/{REPO}"
+        assert [path.name for path in link(inventory).parent.iterdir()] == ["store"]
+
+
 def test_a_page_in_the_weights_place_and_a_repository_without_them_are_named(
     inventory: Inventory, hub: StandInHub
 ) -> None:

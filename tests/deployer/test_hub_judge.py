@@ -1,0 +1,135 @@
+"""A drafter that the host fetched is judged as one that is pushed: the same damage, the same words. The host is this
+machine, its programs are the real ones; nothing is fetched here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes import FakeTransport
+from material import TINY_PROFILE, inventory_for, write_checkpoint
+
+from deployer.checkpoint import header, remote_zeros, shapes
+from deployer.checkpoint.profiles import Profile
+from deployer.checkpoint.validate import examined
+from deployer.errors import PreflightError, TransferError
+from deployer.hub import judge
+from deployer.hub.request import request
+from deployer.inventory.model import Drafter, Hub
+from deployer.plan.layout import Layout
+from deployer.push.digest import call
+from deployer.push.model import WEIGHTS, Blob, Model
+from deployer.push.plan import places
+from deployer.transport.base import Result
+from deployer.transport.local import LocalTransport
+
+Damage = Callable[[Path], None]
+
+
+def half(file: Path) -> None:
+    """What a copy that did not finish leaves in a file that was given its size before."""
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+
+
+def page(file: Path) -> None:
+    """One page in the middle of a tensor: no end of a tensor shows it."""
+    name = "layers.1.mlp.up_proj.weight"
+    found = header.read(file)
+    at = (found.data_start + found.tensors[name].begin) // 4096 * 4096 + 4096
+    data = bytearray(file.read_bytes())
+    data[at : at + 4096] = bytes(4096)
+    file.write_bytes(data)
+
+
+def norm(file: Path) -> None:
+    """A tensor of 256 bytes: no whole page shows it."""
+    found = header.read(file)
+    tensor = found.tensors["norm.weight"]
+    data = bytearray(file.read_bytes())
+    data[found.data_start + tensor.begin : found.data_start + tensor.end] = bytes(tensor.end - tensor.begin)
+    file.write_bytes(data)
+
+
+def other(file: Path) -> None:
+    """Of other shapes, and its second half zeros."""
+    write_checkpoint(file, {"fc.weight": (64, 64), "norm.weight": (128,)})
+    half(file)
+
+
+def judged(folder: Path, checkpoint: Path) -> None:
+    """It lies in the host's store, as after a fetch."""
+    asked = Drafter(hub=Hub(repo="owner/Tiny", endpoint="http://127.0.0.1:9"), profile=str(TINY_PROFILE))
+    inventory = inventory_for(folder, folder / "none").model_copy(update={"drafter": asked})
+    wanted, layout = request(inventory, "drafter"), Layout.of(inventory)
+    assert wanted is not None
+    blob = Blob.here(WEIGHTS, checkpoint)
+    model = Model("drafter", wanted.slug, (blob,), wanted.texts)
+    (stored,) = (Path(path) for path in places(layout, model).values())
+    stored.parent.mkdir(parents=True)
+    checkpoint.rename(stored)
+    judge.check(LocalTransport(), layout, wanted, model)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (half, r"\d+ of 25 tensors end in zeros"),
+        (page, r"layers\.1\.mlp\.up_proj\.weight: bytes \d+ to \d+ of the file are zeros"),
+        (norm, r"1 of 25 tensors end in zeros .*: norm\.weight"),
+        (other, r"fc\.weight: expected shape"),
+    ],
+)
+def test_the_damage_of_a_fetched_one_is_named_as_that_of_a_pushed_one(
+    tmp_path: Path, drafter: Path, profile: Profile, damage: Damage, named: str
+) -> None:
+    damage(drafter)
+    with pytest.raises(PreflightError, match=named) as pushed:
+        examined(drafter, profile)
+    with pytest.raises(PreflightError) as fetched:
+        judged(tmp_path, drafter)
+    assert (fetched.value.what, fetched.value.remedy) == (pushed.value.what, pushed.value.remedy)
+    assert fetched.value.where == "local: http://127.0.0.1:9/owner/Tiny"
+
+
+def test_a_whole_one_passes(tmp_path: Path, drafter: Path) -> None:
+    judged(tmp_path, drafter)
+
+
+def test_the_host_reads_the_ends_of_the_tensors_first_and_the_whole_file_only_if_they_are_sound(
+    drafter: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+    ask = judge.Script.ask
+
+    def counted(self: judge.Script, transport: LocalTransport, verb: str, *words: object) -> object:
+        asked.append(verb)
+        return ask(self, transport, verb, *words)
+
+    monkeypatch.setattr(judge.Script, "ask", counted)
+    half(drafter)
+    with pytest.raises(PreflightError):
+        judged(tmp_path / "damaged", drafter)
+    whole = write_checkpoint(tmp_path / "whole.safetensors", shapes.tensors(profile.shapes))
+    judged(tmp_path / "sound", whole)
+    assert asked == ["heads", "empty", "heads", "empty", "pages"]
+
+
+def test_the_host_finds_the_pages_that_the_laptop_finds_across_its_blocks_and_at_the_end(tmp_path: Path) -> None:
+    file, block = tmp_path / "f", remote_zeros.BLOCK
+    file.write_bytes(b"x" * (block - 8192) + bytes(16_384) + b"x" * 4095 + bytes(1) + bytes(100))
+    program = call(Path(remote_zeros.__file__).read_text(), "pages", str(file))
+    said = subprocess.run([sys.executable, "-I", "-S", "-"], input=program, capture_output=True, text=True, check=True)
+    assert said.stdout == f"[[{block - 8192}, {block + 8192}], [{block + 12_288}, {block + 12_388}]]\n"
+    assert remote_zeros.pages(str(file)) == [(block - 8192, block + 8192), (block + 12_288, block + 12_388)]
+
+
+def test_a_disk_that_cannot_read_it_is_an_error_of_the_way() -> None:
+    host = FakeTransport({"python3 -I -S -": Result("", remote_zeros.FAILED, "", "[Errno 5] Input/output error")})
+    with pytest.raises(TransferError, match=r"reading what was fetched failed \(pages\): \[Errno 5\]") as caught:
+        judge.There(host, "/store/x").pages()
+    assert "see dmesg" in caught.value.remedy
