@@ -13,6 +13,7 @@ from deployer.bench.run import Runner
 from deployer.bench.store import Store
 from deployer.bench.sweep import Load, Sweep
 from deployer.errors import DeployError, TransferError
+from deployer.inventory.model import Inventory
 from deployer.plan.signals import held_back
 from deployer.plan.step import Progress
 from deployer.serve.service import Service
@@ -23,7 +24,7 @@ from deployer.serve.way_back import WayBack
 @dataclass(frozen=True)
 class Measuring:
     """The step's action. `ended` judges everything once it is measured; `after` says what to measure then, in the
-    same absence of the service: at most as much again.
+    same absence of the service, and `after_seconds` how long that may take at most.
     """
 
     runner: Runner
@@ -34,6 +35,7 @@ class Measuring:
     stops_service: bool
     ended: Callable[[tuple[Cell, ...]], None] = field(default=lambda cells: None)
     after: Callable[[tuple[Cell, ...]], Measuring | None] | None = None
+    after_seconds: float = 0.0
 
     def __call__(self, progress: Progress) -> None:
         service = Service.of(self.runner.inventory, self.runner.transport)
@@ -54,10 +56,9 @@ class Measuring:
 
     @property
     def _longest(self) -> float:
-        """Seconds in which the sweep has ended or is lost: every start and every client at its own limit."""
+        """Seconds in which the sweep, and what comes after it, has ended or is lost."""
         cells = sum(len(load.cells) for load in self.starts)
-        seconds = len(self.starts) * self.runner.inventory.serve.gate_timeout + cells * TIMEOUT
-        return 2 * seconds if self.after else seconds
+        return longest(self.runner.inventory, len(self.starts), cells) + self.after_seconds
 
     def _all(self, service: Service, progress: Progress) -> None:
         cells = self._measure(service, progress)
@@ -101,6 +102,11 @@ class Measuring:
                 cells.append(measure(cell, sets[cell.prompts]))
                 self.store.write(cells[-1])
                 progress.say(short(cells[-1]))
+
+
+def longest(inventory: Inventory, loads: int, cells: int) -> float:
+    """Seconds for so much: every start and every client at its own limit."""
+    return loads * inventory.serve.gate_timeout + cells * TIMEOUT
 
 
 def describe(cell: Conditions) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from deployer.bench import plan as bench
 from deployer.bench.arms import AR
 from deployer.bench.figures import family_of
-from deployer.bench.measuring import Measuring
+from deployer.bench.measuring import Measuring, longest
 from deployer.bench.model import Cell
 from deployer.bench.plan import scene
+from deployer.bench.sweep import Sweep
 from deployer.errors import UsageError
 from deployer.inventory.model import Inventory
 from deployer.plan.step import Plan, Progress, Step
@@ -52,16 +53,19 @@ def measuring(tune: Tune, inventory: Inventory, transport: Transport, *, take_gp
 def _going_on(step: Step, tune: Tune, inventory: Inventory, transport: Transport) -> Step:
     if not isinstance(step.action, Measuring):
         return step
-    action = replace(step.action, after=partial(_after, tune, inventory, transport))
+    loads, cells = _again(tune.sweep)
+    after = partial(_after, tune, inventory, transport)
+    action = replace(step.action, after=after, after_seconds=longest(inventory, loads, cells))
     rounds = "as many rounds again of the choice, plain decoding and the best chains"
-    why = f"{step.reason}; then {rounds}: up to {_loads_again(tune)} loads more"
-    return replace(step, reason=why, action=action)
+    return replace(step, reason=f"{step.reason}; then {rounds}: up to {loads} loads more", action=action)
 
 
-def _loads_again(tune: Tune) -> int:
-    """At most: with every chain the best one somewhere. The arm at the turn of two rounds stays up."""
-    arms = 2 + sum(family_of(arm) == "chain" for arm in tune.sweep.arms)
-    return arms if tune.sweep.one_load else tune.sweep.rounds * (arms - 1) + 1
+def _again(sweep: Sweep) -> tuple[int, int]:
+    """Loads and cells of the confirmation at most: with every chain the best one somewhere."""
+    arms = 2 + sum(family_of(arm) == "chain" for arm in sweep.arms)
+    # The arm at the turn of two rounds stays up.
+    loads = arms if sweep.one_load else sweep.rounds * (arms - 1) + 1
+    return loads, sweep.rounds * arms * len(sweep.sets) * len(sweep.temperatures) * len(sweep.concurrency)
 
 
 def _after(tune: Tune, inventory: Inventory, transport: Transport, cells: tuple[Cell, ...]) -> Measuring | None:

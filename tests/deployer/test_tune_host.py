@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_host import ARM, HELD, SERVICE, BenchHost, Box, inventory
-from calling import Caller, write_inventory
+from bench_host import ARM, SERVICE, BenchHost, Box, inventory
+from calling import Caller
+from tuning import (
+    BY_THE_SERVICE,
+    WORDS,
+    applied,
+    asked,
+    done,
+    ran,
+    reached_by_name,
+    speed,
+    standing_in,
+    without_waiting,
+)
 
 from deployer.bench.plan import scene
 from deployer.bench.sweep import sweep_of
-from deployer.cli import host as cli_host
 from deployer.errors import DeployError, Exit, PreflightError, UsageError
-from deployer.inventory.model import Inventory
-from deployer.plan.apply import Silent, run
-from deployer.plan.step import Plan
 from deployer.serve import decoding, tuned
-from deployer.serve.gate import Clock
 from deployer.serve.options import TABLE, engine_options
 from deployer.tune.choose import candidates
 from deployer.tune.found import Tune, found
@@ -29,19 +33,7 @@ from deployer.tune.plan import confirming, measuring, usual_arms, usual_concurre
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Clock, "__init__", lambda self: self.__dict__.update(now=lambda: 0.0, sleep=lambda seconds: None)
-    )
-
-
-def speed(arm: str, requests: int) -> float:
-    """The stand-in's: a tree of 31 is the best for one request, one of 7 for two; by batch size, as its parts."""
-    for tier in arm.partition(":")[2].split("+"):
-        tokens, at, up_to = tier.partition("@")
-        if at and requests <= int(up_to):
-            return speed(f"tree:{tokens}", requests)
-    known = {"ar": (50, 100), "chain:7": (80, 130), "tree:7": (85, 150), "tree:31": (99, 120)}
-    return float(known[arm][requests - 1])
+    without_waiting(monkeypatch)
 
 
 @pytest.fixture
@@ -51,30 +43,7 @@ def box() -> Box:
 
 @pytest.fixture
 def host(box: Box) -> BenchHost:
-    made = BenchHost(box)
-    quiet = (r"^mkdir -p /run/lock", r"^grep -qsF", r"^test -d /", r"^rmdir", r"^cat \S*audit\.log", r"^tail")
-    made.answers |= {re.compile(pattern): "" for pattern in quiet}
-    return made
-
-
-def asked(file: Path, *, overwrite: bool = False, rounds: int = 2, concurrency: str = "1,2") -> Tune:
-    sweep = sweep_of(inventory(), arms="ar,chain:7,tree:7,tree:31", concurrency=concurrency, rounds=rounds)
-    return Tune(sweep, file, overwrite)
-
-
-def ran(box: Box) -> list[str]:
-    return [line for line in box.log if re.match(r"\S+ c\d", line)]
-
-
-def applied(made: Plan) -> Plan:
-    run(made, Silent())
-    return made
-
-
-def done(tune: Tune, host: BenchHost, subject: Inventory | None = None) -> None:
-    subject = subject or inventory()
-    for stage in (measuring, confirming, writing):
-        applied(stage(tune, subject, host))
+    return standing_in(box)
 
 
 def test_what_is_measured_chosen_confirmed_and_written_is_what_serve_runs(
@@ -188,7 +157,7 @@ def test_a_choice_that_does_not_hold_gives_way_to_what_does(host: BenchHost, box
 def test_gpus_that_the_service_holds_are_not_taken_without_being_told(
     host: BenchHost, box: Box, tmp_path: Path
 ) -> None:
-    box.gpus = re.sub(r"[\w@-]+\.service", f"{SERVICE}.service", HELD)
+    box.gpus = BY_THE_SERVICE
     subject, tune = inventory(install={"build": "cuda"}), asked(tmp_path / "box.tuned.toml")
     said = measuring(tune, subject, host).steps[-1].reason
     assert "--take-gpu stops the service" in said
@@ -199,7 +168,7 @@ def test_gpus_that_the_service_holds_are_not_taken_without_being_told(
 
 
 def test_the_service_is_away_once_for_both_measurements(host: BenchHost, box: Box, tmp_path: Path) -> None:
-    box.gpus = re.sub(r"[\w@-]+\.service", f"{SERVICE}.service", HELD)
+    box.gpus = BY_THE_SERVICE
     subject, tune = inventory(install={"build": "cuda"}), asked(tmp_path / "box.tuned.toml")
     made = measuring(tune, subject, host, take_gpu=True)
     assert made.pending[-1].reason.endswith(
@@ -211,8 +180,6 @@ def test_the_service_is_away_once_for_both_measurements(host: BenchHost, box: Bo
     assert (box.log[0], box.log[-1]) == (f"stop {SERVICE}", f"start {SERVICE}")
     assert confirming(tune, subject, host).pending == ()
     assert found(tune, subject, host).tuning.arm == "tree:31@1+7@2"
-    patience = [int(seconds) for command in host.commands for seconds in re.findall(r"timeout (\d+) /bin/sh", command)]
-    assert patience == [2 * (7 * 300 + 16 * 3600)], "the host waits for what comes after, too"
 
 
 def test_a_table_is_no_candidate(host: BenchHost, tmp_path: Path) -> None:
@@ -238,17 +205,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Caller:
 
 @pytest.fixture
 def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: BenchHost) -> Path:
-    """An inventory whose host is the stand-in."""
-
-    @contextmanager
-    def opened(*args: object, **options: object) -> Iterator[BenchHost]:
-        yield host
-
-    monkeypatch.setattr(cli_host, "opened", opened)
-    return write_inventory(inventory(), tmp_path / "box.toml")
-
-
-WORDS = ("--arms", "ar,chain:7,tree:7,tree:31", "--concurrency", "1,2", "--rounds", "1")
+    return reached_by_name(host, tmp_path / "box.toml", monkeypatch)
 
 
 def test_the_verb_from_its_plan_to_its_file(call: Caller, named: Path, box: Box, tmp_path: Path) -> None:
