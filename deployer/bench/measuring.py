@@ -46,7 +46,7 @@ class Measuring:
                 progress.say("stopping the service for the time of the bench")
                 way.keep(self._starting_again(service))
                 service.stop()
-            self._all(service, progress)
+            self._all(service, way if running else None, progress)
         finally:
             if running:
                 progress.say("starting the service again")
@@ -60,18 +60,18 @@ class Measuring:
         cells = sum(len(load.cells) for load in self.starts)
         return longest(self.runner.inventory, len(self.starts), cells) + self.after_seconds
 
-    def _all(self, service: Service, progress: Progress) -> None:
-        cells = self._measure(service, progress)
+    def _all(self, service: Service, way: WayBack | None, progress: Progress) -> None:
+        cells = self._measure(service, way, progress)
         self.ended(cells)
         more = self.after(cells) if self.after else None
         if more is not None:
-            replace(more, stops_service=self.stops_service)._all(service, progress)
+            replace(more, stops_service=self.stops_service)._all(service, way, progress)
 
     def _starting_again(self, service: Service) -> str:
         """What the host runs when the bench has ended, or whoever ran it is gone."""
         return f"#!/bin/sh\n{self.runner.clearing}\nsystemctl start --no-block {quote(service.layout.unit)}\n"
 
-    def _measure(self, service: Service, progress: Progress) -> tuple[Cell, ...]:
+    def _measure(self, service: Service, way: WayBack | None, progress: Progress) -> tuple[Cell, ...]:
         """One arm that fails does not cost the others theirs; it is the error at the end."""
         cells, failures = list(self.known), dict[str, DeployError]()
         for number, load in enumerate(self.starts):
@@ -80,28 +80,42 @@ class Measuring:
             left = estimate(self.starts[number:], cells, self.runner.inventory.install.build)
             progress.say(f"arm {self.store.arms[load.arm].line.title}: start {number + 1} of {len(self.starts)}, "
                          f"about {duration(left.seconds)} left")  # fmt: skip
+            _still_away(way)
             if self.stops_service:
                 wait_for_memory(service, progress)
             try:
-                self._load(load, cells, progress)
+                self._load(load, cells, way, progress)
             except TransferError:
                 raise
             except DeployError as error:
+                _still_away(way)  # else it was the host that ended the arm
                 progress.say(f"arm {load.arm} failed: {error.what}")
                 failures[load.arm] = error
         if failures:
             raise _summed(failures)
         return tuple(cells)
 
-    def _load(self, load: Load, cells: list[Cell], progress: Progress) -> None:
+    def _load(self, load: Load, cells: list[Cell], way: WayBack | None, progress: Progress) -> None:
         sets = {prompts.name: prompts for prompts in self.sweep.sets}
         total = len(self.known) + sum(len(one.cells) for one in self.starts)
         with self.runner.up(self.store.arms[load.arm], progress) as measure:
             for cell in load.cells:
                 progress.say(f"[{len(cells) + 1} of {total}] {load.arm}: {describe(cell)}")
-                cells.append(measure(cell, sets[cell.prompts]))
+                seen = measure(cell, sets[cell.prompts])
+                _still_away(way)  # beside the service it would be no measurement
+                cells.append(seen)
                 self.store.write(cells[-1])
                 progress.say(short(cells[-1]))
+
+
+def _still_away(way: WayBack | None) -> None:
+    """TransferError when the host has gone back by itself: from then on the service is there, too."""
+    if way is not None and not way.stands():
+        raise TransferError(
+            "the connection was silent or lost, or the host restarted, and the host started the service again by itself",
+            where=way.transport.name,
+            remedy="run the same again: what was measured before is kept",
+        )
 
 
 def longest(inventory: Inventory, loads: int, cells: int) -> float:

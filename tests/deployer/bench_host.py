@@ -29,6 +29,7 @@ MANIFEST = {
     "python": "3.11",
     "wheels": {"ddtree_ext-0.1.0-py3-none-any.whl": ""},
 }
+WAY_BACK = "/opt/ddtree/state/way-back.sh"
 IDLE = recorded("gpu_a6000_pair_idle.txt")
 HELD = recorded("gpu_a6000_pair_held_by_unit.txt")
 
@@ -80,6 +81,7 @@ class BenchHost(FakeTransport):
             (r"reset-failed .*; systemctl start", self._start),
             (r"^systemctl stop .*; rm -rf", self._clear),
             (r"^if test -e .*way-back", self._go_back),
+            (r"^test -e \S*way-back\.sh$", lambda _: "" if WAY_BACK in box.files else Result("", 1, "", "")),
             (r"^systemctl is-active", self.watched),
             (r"^(systemctl (daemon-reload|stop 'ddtree-vllm-watch-)|exec systemd-run|mv -T)", lambda _: ""),
             (r"^command -v systemd-run", lambda _: self.box.confinement),
@@ -145,9 +147,15 @@ class BenchHost(FakeTransport):
         self.box.files = {path: data for path, data in self.box.files.items() if not path.startswith("/run/")}
         return ""
 
+    def go_back(self) -> None:
+        """What the host does by itself when it no longer hears from who stopped the service."""
+        self._go_back("")
+
     def _go_back(self, command: str) -> str:
-        """What the script says that the host keeps for this."""
-        script = self.box.files["/opt/ddtree/state/way-back.sh"].decode()
+        """What the script says that the host keeps for this: once."""
+        if WAY_BACK not in self.box.files:
+            return ""
+        script = self.box.files.pop(WAY_BACK).decode()
         assert "systemctl stop ddtree-vllm-bench-client.service" in script
         assert f"systemctl start --no-block {SERVICE}.service" in script
         self._clear(script)

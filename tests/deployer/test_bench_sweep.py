@@ -263,6 +263,37 @@ def test_the_host_itself_starts_the_service_again_if_the_laptop_never_comes_back
     assert any("way-back.sh.closed" in command for command in host.commands[started:]), "the way goes when it was gone"
 
 
+@pytest.mark.parametrize("after_its_last_answer", [False, True])
+@pytest.mark.parametrize("when", ["ar c1 T0", "tree:15 c1 T0"])
+def test_once_the_host_has_started_the_service_again_by_itself_nothing_is_measured_beside_it(
+    host: BenchHost, box: Box, when: str, after_its_last_answer: bool
+) -> None:
+    """As after minutes of silence: the connection lives on, and the service has its GPUs back."""
+
+    def gone_back(what: str) -> None:
+        if what == when and not after_its_last_answer:
+            host.go_back()
+            raise DeployError("no result: the host stopped the client")
+
+    def result(command: str) -> str:
+        found = box.files["cell.json"].decode()
+        if box.log[-1] == when:
+            host.go_back()
+        return found
+
+    host.answers = {re.compile(r"^cat /run/.*cell\.json"): result} | host.answers
+    box.gpus, box.before_client = held_by("ddtree-vllm.service"), gone_back
+    with pytest.raises(TransferError, match="the host started the service again by itself") as caught:
+        applied(plan(on_gpus(), host, take_gpu=True))
+    assert "what was measured before is kept" in caught.value.remedy
+    known = ["ar", "chain"] if when.startswith("tree") else []
+    assert len(host.cells) == len(known), "and what was measured while it came back is not kept"
+    assert box.log.count(f"start {SERVICE}") == 1
+    assert box.active == {SERVICE: True, ARM: False}
+    after = box.log[box.log.index(f"start {SERVICE}") :]
+    assert not [line for line in after if line.startswith("start ") and SERVICE not in line]
+
+
 def test_without_a_service_to_put_back_there_is_no_way_to_keep(host: BenchHost) -> None:
     applied(plan(inventory(), host))
     assert not any("way-back" in command for command in host.commands)
