@@ -14,7 +14,7 @@ from deployer.cli.display import out, show_line
 from deployer.cli.host import Host, HostName, PlanOnly, carry_out, reached
 from deployer.cli.report import report
 from deployer.errors import UsageError
-from deployer.plan.step import Plan, Step
+from deployer.plan.step import Plan
 
 if TYPE_CHECKING:
     from deployer.bench.sweep import Sweep
@@ -112,20 +112,11 @@ def planned(
     inventory: Inventory, transport: Transport, *, take_gpu: bool, sweep: Sweep | None = None, mtp: bool = False
 ) -> Plan:
     """The bench's plan. What takes the GPUs from the service takes the box out of its routers meanwhile."""
-    from deployer.bench.measuring import Measuring
+    from deployer.bench.absence import announced
     from deployer.bench.plan import plan
-    from deployer.fleet.parting import lent
-    from deployer.serve.service import Service
 
-    made, service = (
-        plan(inventory, transport, take_gpu=take_gpu, sweep=sweep, mtp=mtp),
-        Service.of(inventory, transport),
-    )
-
-    def stops(step: Step) -> bool:
-        return isinstance(step.action, Measuring) and step.action.stops_service
-
-    return Plan(made.host, tuple(lent(step, inventory, service) if stops(step) else step for step in made.steps))
+    made = plan(inventory, transport, take_gpu=take_gpu, sweep=sweep, mtp=mtp)
+    return announced(made, inventory, transport)
 
 
 def show_bench(

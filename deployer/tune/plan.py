@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from deployer.bench import plan as bench
+from deployer.bench.absence import announced
 from deployer.bench.arms import AR
 from deployer.bench.figures import family_of
 from deployer.bench.measuring import Measuring, longest
@@ -47,7 +48,8 @@ def measuring(tune: Tune, inventory: Inventory, transport: Transport, *, take_gp
         remedy = "name them with one number each: how they change with the batch is what is looked for"
         raise UsageError(f"{', '.join(fixed)} is a table already", where="--arms", remedy=remedy)
     made = bench.plan(inventory, transport, take_gpu=take_gpu, sweep=tune.sweep)
-    return Plan(inventory.name, tuple(_going_on(step, tune, inventory, transport) for step in made.steps))
+    going_on = Plan(inventory.name, tuple(_going_on(step, tune, inventory, transport) for step in made.steps))
+    return announced(going_on, inventory, transport)
 
 
 def _going_on(step: Step, tune: Tune, inventory: Inventory, transport: Transport) -> Step:
@@ -85,7 +87,7 @@ def confirming(tune: Tune, inventory: Inventory, transport: Transport, *, take_g
         why = "plain decoding is what all else is confirmed beside"
         return Plan(inventory.name, (said, Step("tune", "confirm", why)))
     again = bench.plan(inventory, transport, take_gpu=take_gpu, sweep=tune.confirming(choice))
-    return Plan(inventory.name, (said, *again.steps))
+    return Plan(inventory.name, (said, *announced(again, inventory, transport).steps))
 
 
 def writing(tune: Tune, inventory: Inventory, transport: Transport) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,7 +43,14 @@ def standing_in(box: Box) -> BenchHost:
 
 
 def without_waiting(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Clock, "__init__", lambda self: self.__dict__.update(now=lambda: 0.0, sleep=lambda seconds: None))
+    """A clock that nobody gave another time stands still, and nobody sleeps by it."""
+
+    def still(
+        clock: Clock, now: Callable[[], float] = lambda: 0.0, sleep: Callable[[float], None] = lambda seconds: None
+    ) -> None:
+        clock.now, clock.sleep = now, sleep
+
+    patch.setattr(Clock, "__init__", still)
 
 
 def reached_by_name(host: BenchHost, path: Path, patch: pytest.MonkeyPatch, subject: Inventory | None = None) -> Path:
