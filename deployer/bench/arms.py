@@ -65,6 +65,11 @@ def arms(
     return tuple({arm.name: arm for arm in made}.values())
 
 
+def lines(inventory: Inventory, names: Sequence[str]) -> tuple[ArmLine, ...]:
+    """What the names mean with this inventory: tree may be tree:15, or by batch size what was tuned."""
+    return tuple(dict.fromkeys(_named(inventory, name)[0] for name in names))
+
+
 def _arm(
     inventory: Inventory,
     bench: Bench,

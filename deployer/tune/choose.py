@@ -36,6 +36,20 @@ def candidates(width: int) -> tuple[str, ...]:
     )
 
 
+def check(lines: Sequence[ArmLine]) -> None:
+    """Raises UsageError for arms that no measurement could be chosen from."""
+    if fixed := [line.name for line in lines if "@" in line.name]:
+        remedy = "name them with one number each: how they change with the batch is what is looked for"
+        raise UsageError(f"{', '.join(fixed)} is a table already", where="--arms", remedy=remedy)
+    drafting = [line for line in lines if family_of(line.name) in _ENGINES and line.tokens]
+    if not drafting or all(line.name != AR for line in lines):
+        raise _nothing()
+
+
+def _nothing() -> UsageError:
+    return UsageError("there is nothing to choose from", where="--arms", remedy="ar and some of chain:K and tree:B")
+
+
 def choose(found: Sequence[Series], lines: Iterable[ArmLine], width: int) -> Choice:
     """Raises UsageError when plain decoding, or all else, was not measured."""
     tokens = {line.name: line.tokens for line in lines}
@@ -46,7 +60,7 @@ def choose(found: Sequence[Series], lines: Iterable[ArmLine], width: int) -> Cho
         if any(tokens[arm] for arm in mine):
             ways[kind] = _tiers(kind, bests, {arm: tokens[arm] for arm in mine}, width)
     if any(AR not in best.means for best in bests) or len(ways) == 1:
-        raise UsageError("there is nothing to choose from", where="--arms", remedy="ar and some of chain:K and tree:B")
+        raise _nothing()
     speeds = {way: [best.means[arm] for best, arm in zip(bests, arms, strict=True)] for way, (_, arms) in ways.items()}
     how, arms = ways[simplest(speeds, [best.doubt for best in bests])]
     picks = (_pick(best, arm, tokens, found) for best, arm in zip(bests, arms, strict=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deployer.bench import plan as bench
 from deployer.bench.absence import announced
-from deployer.bench.arms import AR
+from deployer.bench.arms import AR, lines
 from deployer.bench.figures import family_of
 from deployer.bench.measuring import Measuring, longest
 from deployer.bench.model import Cell
@@ -22,7 +22,7 @@ from deployer.serve.decoding import Decoding, drafter_width
 from deployer.serve.options import normalised
 from deployer.serve.tuned import Tuned
 from deployer.transport.base import Transport
-from deployer.tune.choose import candidates
+from deployer.tune.choose import candidates, check
 from deployer.tune.found import Found, Part, Tune, found, measured
 from deployer.tune.model import Tuning
 
@@ -44,9 +44,7 @@ def usual_arms(inventory: Inventory) -> tuple[str, ...]:
 
 def measuring(tune: Tune, inventory: Inventory, transport: Transport, *, take_gpu: bool = False) -> Plan:
     """Every candidate at every number of requests, as `bench` would; and at once, while the service is away, the choice."""
-    if fixed := [arm for arm in tune.sweep.arms if "@" in arm]:
-        remedy = "name them with one number each: how they change with the batch is what is looked for"
-        raise UsageError(f"{', '.join(fixed)} is a table already", where="--arms", remedy=remedy)
+    check(lines(inventory, tune.sweep.arms))
     made = bench.plan(inventory, transport, take_gpu=take_gpu, sweep=tune.sweep)
     going_on = Plan(inventory.name, tuple(_going_on(step, tune, inventory, transport) for step in made.steps))
     return announced(going_on, inventory, transport)

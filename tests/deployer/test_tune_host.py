@@ -22,12 +22,11 @@ from tuning import (
 )
 
 from deployer.bench.plan import scene
-from deployer.bench.sweep import sweep_of
 from deployer.errors import DeployError, Exit, PreflightError, UsageError
 from deployer.serve import decoding, tuned
 from deployer.serve.options import TABLE, engine_options
 from deployer.tune.choose import candidates
-from deployer.tune.found import Tune, found
+from deployer.tune.found import found
 from deployer.tune.plan import confirming, measuring, usual_arms, usual_concurrency, writing
 
 
@@ -180,12 +179,6 @@ def test_the_service_is_away_once_for_both_measurements(host: BenchHost, box: Bo
     assert (box.log[0], box.log[-1]) == (f"stop {SERVICE}", f"start {SERVICE}")
     assert confirming(tune, subject, host).pending == ()
     assert found(tune, subject, host).tuning.arm == "tree:31@1+7@2"
-
-
-def test_a_table_is_no_candidate(host: BenchHost, tmp_path: Path) -> None:
-    tune = Tune(sweep_of(inventory(), arms="ar,tree:31@2+15@8"), tmp_path / "f")
-    with pytest.raises(UsageError, match="is a table already"):
-        measuring(tune, inventory(), host)
 
 
 def test_requests_and_arms_are_those_that_the_engine_can_take() -> None:

@@ -1,0 +1,60 @@
+"""What `tune` can be asked: what no measurement could answer is refused before anything is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench_host import BenchHost, Box, inventory
+from tuning import asked, done, speed, standing_in, without_waiting
+
+from deployer.bench.sweep import sweep_of
+from deployer.errors import UsageError
+from deployer.tune.found import Tune
+from deployer.tune.plan import measuring
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_waiting(monkeypatch)
+
+
+@pytest.fixture
+def box() -> Box:
+    return Box(gpus="", speed=speed)
+
+
+@pytest.fixture
+def host(box: Box) -> BenchHost:
+    return standing_in(box)
+
+
+def of(arms: str, file: Path) -> Tune:
+    return Tune(sweep_of(inventory(), arms=arms, concurrency="1,2", rounds=1), file)
+
+
+def test_a_table_is_no_candidate(host: BenchHost, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"tree:31@2\+15@8 is a table already"):
+        measuring(of("ar,tree:31@2+15@8", tmp_path / "f.toml"), inventory(), host)
+
+
+def test_nor_is_the_inventorys_own_tree_where_a_table_was_tuned(host: BenchHost, box: Box, tmp_path: Path) -> None:
+    file = tmp_path / "a.tuned.toml"
+    done(asked(file), host)
+    box.log.clear()
+    with pytest.raises(UsageError, match=r"tree:31@1\+7@2 is a table already"):
+        measuring(of("ar,chain,tree", tmp_path / "b.toml"), inventory(tree={"tuned": file}), host)
+    assert measuring(of("ar,chain,tree", tmp_path / "b.toml"), inventory(), host).pending, "one budget is a candidate"
+
+
+@pytest.mark.parametrize("arms", ["ar", "chain:7,tree:31", "ar,mtp", "ar,tree:0"])
+def test_arms_that_leave_nothing_to_choose_are_refused_before_anything_is_measured(
+    arms: str, host: BenchHost, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="nothing to choose from") as caught:
+        measuring(of(arms, tmp_path / "f.toml"), inventory(), host)
+    assert (caught.value.where, caught.value.remedy) == ("--arms", "ar and some of chain:K and tree:B")
+
+
+def test_the_targets_own_head_may_be_measured_beside_what_is_chosen_from(host: BenchHost, tmp_path: Path) -> None:
+    assert measuring(of("ar,mtp,chain:7", tmp_path / "f.toml"), inventory(), host).pending
