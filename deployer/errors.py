@@ -90,6 +90,10 @@ class PreflightError(DeployError):
     """The host is not fit for what was asked; nothing was changed."""
 
 
+class UndecidedError(PreflightError):
+    """What is to be done follows from what was not done yet."""
+
+
 class TransferError(DeployError):
     """Bytes did not arrive; what did arrive is kept as .part and resumed."""
 

@@ -13,7 +13,7 @@ from deployer.cli.display import out
 from deployer.cli.host import Host, HostName, PlanOnly, reached
 from deployer.cli.report import report
 from deployer.cli.up import Stage, climb, foresee
-from deployer.errors import PreflightError
+from deployer.errors import UndecidedError
 from deployer.inventory.load import TUNED, find, load
 
 if TYPE_CHECKING:
@@ -80,8 +80,9 @@ def tune(
     with reached(host) as reached_host:
         if plan:
             foresee(reached_host, _stages(asked, take_gpu))
-        else:
-            climb(reached_host, _stages(asked, take_gpu), "tune")
+            _show(reached_host, asked, None, None)
+            return
+        climb(reached_host, _stages(asked, take_gpu), "tune")
         _show(reached_host, asked, results, html)
 
 
@@ -101,7 +102,7 @@ def _show(host: Host, asked: Tune, results: Path | None, html: Path | None) -> N
 
     try:
         seen = found(asked, host.inventory, host.transport)
-    except PreflightError:  # --plan, before everything was measured
+    except UndecidedError:  # --plan, before everything was measured
         return
     report.tune, report.sweep = seen.tuning, seen.file
     out.print(seen.text(), markup=False)

@@ -12,7 +12,7 @@ from deployer.cli.display import PlanDisplay, out, show_plan, show_undecided
 from deployer.cli.host import Builder, Host, HostName, PlanOnly, reached
 from deployer.cli.push import Limit
 from deployer.cli.serve import Replace, Rolling
-from deployer.errors import PreflightError
+from deployer.errors import PreflightError, UndecidedError
 from deployer.plan.apply import deploying, last_change, run
 
 Stage = tuple[str, Builder]
@@ -73,14 +73,16 @@ def climb(host: Host, stages: Sequence[Stage], verb: str = "up") -> bool:
 
 def foresee(host: Host, stages: Sequence[Stage]) -> None:
     """Shows what each stage would do now. A later one may not be decidable before an earlier one is applied."""
-    undecided = ""
+    undecided = before = ""
     for verb, build in stages:
         try:
             plan = build(host.inventory, host.transport)
         except PreflightError as error:
-            if not undecided:
+            if not undecided and not isinstance(error, UndecidedError):
                 raise
+            undecided = undecided or before  # which would leave something out
             show_undecided(verb, undecided, error.what)
             continue
         show_plan(plan)
+        before = verb
         undecided = verb if plan.pending and not undecided else undecided

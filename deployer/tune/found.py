@@ -13,7 +13,7 @@ from deployer.bench.series import Series, gathered
 from deployer.bench.subject import subject
 from deployer.bench.sweep import Sweep
 from deployer.bench.table import CPU_REMARK
-from deployer.errors import PreflightError
+from deployer.errors import UndecidedError
 from deployer.inventory.model import Inventory
 from deployer.serve.decoding import Decoding, autoregressive, drafter_width
 from deployer.transport.base import Transport
@@ -69,12 +69,12 @@ class Part:
 
 
 def measured(inventory: Inventory, transport: Transport, sweep: Sweep) -> Part:
-    """What a sweep left on the host. PreflightError when some of it is missing."""
+    """What a sweep left on the host. UndecidedError when some of it is missing."""
     here = scene(inventory, transport, sweep)
     cells = here.known()
     missing = len(here.cells) - len(cells)
     if missing:
-        raise PreflightError(
+        raise UndecidedError(
             f"{missing} of {len(here.cells)} measurements are missing",
             where=transport.name,
             remedy=f"ddtree-deploy tune {inventory.name} goes on with them; on GPUs that the service holds, --take-gpu",
@@ -83,7 +83,7 @@ def measured(inventory: Inventory, transport: Transport, sweep: Sweep) -> Part:
 
 
 def found(tune: Tune, inventory: Inventory, transport: Transport) -> Found:
-    """The answer. PreflightError when some of it was not measured yet."""
+    """The answer. UndecidedError when some of it was not measured yet."""
     first = measured(inventory, transport, tune.sweep)
     choice = first.choice()
     again = None if choice.arm == AR else measured(inventory, transport, tune.confirming(choice))

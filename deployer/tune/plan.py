@@ -77,7 +77,7 @@ def _after(tune: Tune, inventory: Inventory, transport: Transport, cells: tuple[
 
 
 def confirming(tune: Tune, inventory: Inventory, transport: Transport, *, take_gpu: bool = False) -> Plan:
-    """The choice beside plain decoding and the best chains. PreflightError before everything was measured."""
+    """The choice beside plain decoding and the best chains. UndecidedError before everything was measured."""
     first = measured(inventory, transport, tune.sweep)
     choice = first.choice()
     said = Step("tune", "choice", f"{choice.arm}, of {', '.join(line.name for line in first.lines)}")
@@ -89,7 +89,7 @@ def confirming(tune: Tune, inventory: Inventory, transport: Transport, *, take_g
 
 
 def writing(tune: Tune, inventory: Inventory, transport: Transport) -> Plan:
-    """The file that serve reads. PreflightError before everything was measured; UsageError if it says otherwise already."""
+    """The file that serve reads. UndecidedError before everything was measured; UsageError if it says otherwise already."""
     new = found(tune, inventory, transport)
     text, path = _text(new, inventory), tune.file
     before = path.read_text(encoding="utf-8") if path.is_file() else None
