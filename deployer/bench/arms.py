@@ -44,8 +44,8 @@ class Arm:
 
 
 def usual(inventory: Inventory, *, mtp: bool = False) -> tuple[str, ...]:
-    """Plain decoding, the target's own head if it has one, the DFlash chain, and the tree unless it is switched off."""
-    return (AR, *(["mtp"] if mtp else []), "chain", *(["tree"] if inventory.tree.enabled else []))
+    """Plain decoding, the target's own head if it has one, the DFlash chain, and the tree if that is what is served."""
+    return (AR, *(["mtp"] if mtp else []), "chain", *(["tree"] if decoding.served(inventory).kind == "tree" else []))
 
 
 def arms(

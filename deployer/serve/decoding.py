@@ -81,7 +81,10 @@ def autoregressive() -> Decoding:
 
 
 def chain(inventory: Inventory) -> Decoding:
-    """Stock DFlash at [bench] chain_tokens, else at the drafter's width."""
+    """Stock DFlash: as it was tuned, else at [bench] chain_tokens, else at the drafter's width."""
+    found = _tuned(inventory) if inventory.tree.enabled else None
+    if found is not None and found.kind == "chain":
+        return found
     return Decoding("chain", inventory.bench.chain_tokens or drafter_width(inventory))
 
 

@@ -8,6 +8,7 @@ import pytest
 from bench_host import inventory
 from calling import write_inventory
 
+from deployer.bench.arms import lines, usual
 from deployer.errors import UsageError
 from deployer.inventory.load import load, names
 from deployer.serve import decoding
@@ -52,6 +53,34 @@ def test_the_switch_of_the_inventory_holds_whatever_was_tuned(tmp_path: Path) ->
     file.write_text(text())
     assert decoding.served(inventory(tree={"tuned": file})).table == ((1, 2, 31), (3, 8, 7))
     assert decoding.served(inventory(tree={"tuned": file, "enabled": False})).kind == "chain"
+
+
+@pytest.mark.parametrize(
+    ("changes", "served", "benched"),
+    [
+        ({}, "tree, budget 31 up to 2 requests, 7 above", ("ar", "chain:7", "tree:31@2+7@8")),
+        ({"kind": "chain", "tokens": 7, "table": [[1, 2, 7], [3, 8, 3]]}, "DFlash chain, K=7 up to 2 requests, 3 above",
+         ("ar", "chain:7@2+3@8")),
+        ({"kind": "autoregressive", "tokens": 0, "table": []}, "autoregressive", ("ar", "chain:7")),
+    ],
+)  # fmt: skip
+def test_what_serve_runs_is_among_what_up_and_bench_measure_and_a_tree_only_if_it_is_served(
+    changes: dict[str, object], served: str, benched: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "a.tuned.toml"
+    file.write_text(text(**changes))
+    # A budget that no tree could have says nothing where none is served.
+    subject = inventory(tree={"tuned": file, "budget": 3})
+    assert str(decoding.served(subject)) == served
+    assert tuple(line.name for line in lines(subject, usual(subject))) == benched
+
+
+def test_switched_off_the_bench_has_the_plain_chain_that_is_served(tmp_path: Path) -> None:
+    file = tmp_path / "a.tuned.toml"
+    file.write_text(text(kind="chain", tokens=7, table=[[1, 2, 7], [3, 8, 3]]))
+    subject = inventory(tree={"tuned": file, "enabled": False})
+    assert str(decoding.served(subject)) == "DFlash chain, K=7"
+    assert [line.name for line in lines(subject, usual(subject))] == ["ar", "chain:7"]
 
 
 def test_the_inventory_names_the_file_relative_to_itself_and_it_is_no_host(
