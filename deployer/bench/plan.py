@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from shlex import quote
 
 from deployer.bench import arms as arm_room
@@ -26,7 +25,7 @@ from deployer.plan.layout import Layout
 from deployer.plan.step import Plan, Step
 from deployer.push.published import drafter_dir, target_dir
 from deployer.serve import account
-from deployer.serve.decoding import autoregressive
+from deployer.serve.decoding import autoregressive, drafter_width
 from deployer.serve.preflight import models_are_there
 from deployer.serve.render import Engine, local_secrets
 from deployer.serve.service import Service
@@ -51,10 +50,10 @@ class Scene:
     def lines(self) -> tuple[ArmLine, ...]:
         return tuple(arm.line for arm in self.arms)
 
-    @property
-    def judged(self) -> tuple[ArmLine, ...]:
-        """Those whose acceptance may be compared: of equal budgets at every batch size, each as wide as it is drafted."""
-        return tuple(arm.line for arm in self.arms if not arm.decoding.table)
+    def judge(self, cells: tuple[Cell, ...]) -> None:
+        """Of arms that verify as many tokens at every batch size, and as many as are drafted. See deployer.bench.result."""
+        even = (arm.line for arm in self.arms if not arm.decoding.table)
+        judge(even, cells, drafter_width(self.runner.inventory))
 
     def known(self) -> tuple[Cell, ...]:
         """What was measured of it until now."""
@@ -116,7 +115,7 @@ def plan(
     if left:
         done += (Step("bench", "clear", "an interrupted bench left its engine", lambda _: here.runner.clear()),)
     if not missing:
-        judge(here.judged, known)
+        here.judge(known)
         return Plan(inventory.name, done)
     names = ", ".join(dict.fromkeys(load.arm for load in action.starts))
     cost = estimate(action.starts, known, inventory.install.build).text()
@@ -138,9 +137,7 @@ def measuring(here: Scene, known: tuple[Cell, ...]) -> Measuring:
     """What is missing, as an action that leaves the service alone."""
     there = {cell.conditions for cell in known}
     starts = loads((cell for cell in here.cells if cell not in there), one_load=here.sweep.one_load)
-    return Measuring(
-        here.runner, here.store, here.sweep, starts, known, stops_service=False, ended=partial(judge, here.judged)
-    )
+    return Measuring(here.runner, here.store, here.sweep, starts, known, stops_service=False, ended=here.judge)
 
 
 def _of(arm: str, cells: Iterable[Cell]) -> Iterator[Cell]:

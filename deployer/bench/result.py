@@ -87,15 +87,16 @@ def _at(one: Measurement, depth: int) -> float:
     return one.accepted_by_depth[depth] if depth < len(one.accepted_by_depth) else 0.0
 
 
-def judge(arms: Iterable[ArmLine], cells: Iterable[Cell]) -> None:
-    """Raises BenchRegression when a tree, with room for a whole chain, accepts less than that chain; greedy cells only.
+def judge(arms: Iterable[ArmLine], cells: Iterable[Cell], width: int) -> None:
+    """Raises BenchRegression when a tree with room for the whole chain, of the drafter's `width`, accepts less than it.
 
-    At a temperature above 0 the arms say different texts, and a difference may be theirs.
+    A shorter chain is in no tree: its drafter predicts fewer tokens at a time, so these are other drafts. Greedy cells
+    only: at a temperature above 0 the arms say different texts, and a difference may be theirs.
     """
     results = summed_up(arms, [cell for cell in cells if cell.conditions.temperature == "0"])
     for tree in results:
         for chain in results:
-            if tree.name == "tree" and chain.name == "chain" and tree.tokens >= chain.tokens:
+            if tree.name == "tree" and chain.name == "chain" and tree.tokens >= chain.tokens == width:
                 _judge(tree, chain)
 
 

@@ -17,6 +17,7 @@ from material import REPOSITORY
 from deployer.bench.arms import Arm, arms, usual
 from deployer.bench.client import client_command, watch_command
 from deployer.bench.measured import cards, measured
+from deployer.bench.model import ArmLine
 from deployer.bench.place import Bench
 from deployer.bench.prompts import BUNDLED, MIXED, PromptSet, named, texts
 from deployer.bench.result import BenchRegression, judge, summed_up
@@ -304,21 +305,30 @@ def test_each_arm_in_a_line_over_its_rounds() -> None:
 
 
 def test_a_tree_that_accepts_less_than_its_own_spine_is_a_regression_of_exit_code_9() -> None:
-    judge(LINES, GREEDY)
-    judge(LINES, GREEDY[:2])
+    judge(LINES, GREEDY, 7)
+    judge(LINES, GREEDY[:2], 7)
     with pytest.raises(BenchRegression) as caught:
-        judge(LINES, (*GREEDY[:2], cell("tree:15", 10.0, seen={"acceptance_length": 4.8})))
+        judge(LINES, (*GREEDY[:2], cell("tree:15", 10.0, seen={"acceptance_length": 4.8})), 7)
     assert caught.value.exit_code == 9
     with pytest.raises(BenchRegression, match="no tree"):
-        judge(LINES, (GREEDY[1], cell("tree:15", 10.0, seen={"trees": 0})))
+        judge(LINES, (GREEDY[1], cell("tree:15", 10.0, seen={"trees": 0})), 7)
 
 
 def test_a_tree_without_room_for_the_whole_chain_and_sampled_texts_are_not_held_against_it() -> None:
     longer = LINES[1].model_copy(update={"tokens": 16})
     poor = cell("tree:15", 10.0, seen={"acceptance_length": 4.0})
-    judge((LINES[0], longer, LINES[2]), (GREEDY[1], poor))
+    judge((LINES[0], longer, LINES[2]), (GREEDY[1], poor), 16)
     warm = {"temperature": "0.7"}
-    judge(LINES, (cell("chain:7", 8.0, **warm), cell("tree:15", 9.0, seen={"acceptance_length": 4.0}, **warm)))
+    judge(LINES, (cell("chain:7", 8.0, **warm), cell("tree:15", 9.0, seen={"acceptance_length": 4.0}, **warm)), 7)
+
+
+def test_a_chain_shorter_than_the_drafter_predicts_is_in_no_tree_and_may_be_the_luckier_one() -> None:
+    arms = [ArmLine(name=f"{kind}:{n}", title="", tokens=n) for kind, n in (("chain", 7), ("chain", 15), ("tree", 15))]
+    accepts = {"chain:7": 3.2, "chain:15": 3.0, "tree:15": 3.0}
+    cells = [cell(arm, 10.0, seen={"acceptance_length": length}) for arm, length in accepts.items()]
+    judge(arms, cells, 15)
+    with pytest.raises(BenchRegression, match=r"accepts 3\.00 tokens a step, the chain 3\.20"):
+        judge(arms, cells, 7)
 
 
 def test_the_table_shows_acceptance_beside_speed_and_says_what_a_cpu_does_not() -> None:
