@@ -16,12 +16,13 @@ from deployer.bench.plan import scene
 from deployer.bench.sweep import Sweep
 from deployer.errors import UsageError
 from deployer.inventory.model import Inventory
-from deployer.plan.step import Plan, Progress, Step
+from deployer.plan.step import Plan, Step
 from deployer.serve import tuned
 from deployer.serve.decoding import Decoding, drafter_width
 from deployer.serve.options import normalised
 from deployer.serve.tuned import Tuned
 from deployer.transport.base import Transport
+from deployer.tune import file
 from deployer.tune.choose import candidates, check
 from deployer.tune.found import Found, Part, Tune, found, measured
 from deployer.tune.model import Tuning
@@ -45,9 +46,20 @@ def usual_arms(inventory: Inventory) -> tuple[str, ...]:
 def measuring(tune: Tune, inventory: Inventory, transport: Transport, *, take_gpu: bool = False) -> Plan:
     """Every candidate at every number of requests, as `bench` would; and at once, while the service is away, the choice."""
     check(lines(inventory, tune.sweep.arms))
-    made = bench.plan(inventory, transport, take_gpu=take_gpu, sweep=tune.sweep)
+    file.check(tune.file)
+    made = _planned(tune, inventory, transport, take_gpu=take_gpu)
     going_on = Plan(inventory.name, tuple(_going_on(step, tune, inventory, transport) for step in made.steps))
     return announced(going_on, inventory, transport)
+
+
+def _planned(
+    tune: Tune, inventory: Inventory, transport: Transport, *, take_gpu: bool, sweep: Sweep | None = None
+) -> Plan:
+    """The bench's plan. UsageError when it would measure for a file that must not be replaced."""
+    made = bench.plan(inventory, transport, take_gpu=take_gpu, sweep=sweep or tune.sweep)
+    if tune.file.is_file() and not tune.overwrite and any(isinstance(step.action, Measuring) for step in made.steps):
+        raise file.taken(tune.file, "may say otherwise than what is measured now")
+    return made
 
 
 def _going_on(step: Step, tune: Tune, inventory: Inventory, transport: Transport) -> Step:
@@ -84,25 +96,35 @@ def confirming(tune: Tune, inventory: Inventory, transport: Transport, *, take_g
     if choice.arm == AR:
         why = "plain decoding is what all else is confirmed beside"
         return Plan(inventory.name, (said, Step("tune", "confirm", why)))
-    again = bench.plan(inventory, transport, take_gpu=take_gpu, sweep=tune.confirming(choice))
+    again = _planned(tune, inventory, transport, take_gpu=take_gpu, sweep=tune.confirming(choice))
     return Plan(inventory.name, (said, *announced(again, inventory, transport).steps))
 
 
 def writing(tune: Tune, inventory: Inventory, transport: Transport) -> Plan:
-    """The file that serve reads. UndecidedError before everything was measured; UsageError if it says otherwise already."""
-    new = found(tune, inventory, transport)
-    text, path = _text(new, inventory), tune.file
-    before = path.read_text(encoding="utf-8") if path.is_file() else None
-    if before == text:
-        return Plan(inventory.name, (Step("tune", path.name, f"{path} says so: {_title(new.tuning)}"),))
-    if before is not None and not tune.overwrite:
-        raise UsageError(
-            f"it is there and is not what was found now: {_title(new.tuning)}",
-            where=str(path),
-            remedy=f"--overwrite keeps it as {_kept(path).name} and writes the new one; or --file FILE",
-        )
+    """The file that serve reads. UndecidedError before everything was measured; UsageError if it says otherwise already.
+
+    One that decides the same is left as it is: its comments may be somebody's.
+    """
+    new, path = found(tune, inventory, transport), tune.file
+    file.check(path)
+    values, before = _values(new), file.read(path)
+    same = before is not None and _decision(before) == _decision(values)
+    if before is not None and same and (_basis(before) == _basis(values) or not tune.overwrite):
+        old = "" if _basis(before) == _basis(values) else f"; measured {before.when}: --overwrite says when it was now"
+        return Plan(inventory.name, (Step("tune", path.name, f"{path} says so: {_title(new.tuning)}{old}"),))
+    if path.is_file() and not tune.overwrite:
+        raise file.taken(path, f"is not what was found now: {_title(new.tuning)}")
     why = f"{_title(new.tuning)}; {_reading(path, inventory)}"
-    return Plan(inventory.name, (Step("tune", f"write {path.name}", why, partial(_write, path, text)),))
+    write = partial(file.write, path, _text(new, values, inventory))
+    return Plan(inventory.name, (Step("tune", f"write {path.name}", why, write),))
+
+
+def _decision(values: Tuned) -> object:
+    return values.kind, values.tokens, values.table
+
+
+def _basis(values: Tuned) -> object:
+    return values.host, values.release, values.drafter
 
 
 def _title(tuning: Tuning) -> str:
@@ -116,9 +138,9 @@ def _reading(path: Path, inventory: Inventory) -> str:
     return f'serve reads it once [tree] says tuned = "{path.name}" in place of a budget'
 
 
-def _text(new: Found, inventory: Inventory) -> str:
+def _values(new: Found) -> Tuned:
     subject, last = new.file.subject, max(cell.measured.when for cell in new.file.cells)
-    values = Tuned(
+    return Tuned(
         kind=new.tuning.kind,
         tokens=new.tuning.tokens,
         table=new.tuning.table,
@@ -127,21 +149,8 @@ def _text(new: Found, inventory: Inventory) -> str:
         release=subject.release,
         drafter=subject.drafter.fingerprint,
     )
-    head = (
-        f"Written by `ddtree-deploy tune {inventory.name}`; read by `serve` if the inventory's [tree] names it.",
-        "",
-    )
-    return tuned.text(values, (*head, *new.text().splitlines()))
 
 
-def _kept(path: Path) -> Path:
-    return path.with_name(f"{path.name}.before")
-
-
-def _write(path: Path, text: str, progress: Progress) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    if path.is_file():
-        path.replace(_kept(path))
-        progress.say(f"what was there is {_kept(path)}")
-    part.replace(path)
+def _text(new: Found, values: Tuned, inventory: Inventory) -> str:
+    head = f"Written by `ddtree-deploy tune {inventory.name}`; read by `serve` if the inventory's [tree] names it."
+    return tuned.text(values, (head, "", *new.text().splitlines()))

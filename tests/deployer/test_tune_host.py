@@ -22,7 +22,7 @@ from tuning import (
 )
 
 from deployer.bench.plan import scene
-from deployer.errors import DeployError, Exit, PreflightError, UsageError
+from deployer.errors import DeployError, Exit, PreflightError
 from deployer.serve import decoding, tuned
 from deployer.serve.options import TABLE, engine_options
 from deployer.tune.choose import candidates
@@ -114,23 +114,6 @@ def test_an_arm_that_cannot_run_on_this_host_is_left_out_by_name_and_costs_the_o
     assert tuned.read(tune.file).tokens == 7
 
 
-def test_a_file_that_says_otherwise_is_replaced_only_if_that_is_wished_and_kept_then(
-    host: BenchHost, box: Box, tmp_path: Path
-) -> None:
-    tune = asked(tmp_path / "box.tuned.toml")
-    tune.file.write_text("# by hand\n")
-    with pytest.raises(UsageError, match="is not what was found now: tree, budget 31") as caught:
-        done(tune, host)
-    assert "--overwrite" in caught.value.remedy
-    assert tune.file.read_text() == "# by hand\n"
-    box.log.clear()
-    done(asked(tune.file, overwrite=True), host)
-    assert box.log == [], "what was measured is not lost"
-    assert (tmp_path / "box.tuned.toml.before").read_text() == "# by hand\n"
-    assert tuned.read(tune.file).tokens == 31
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["box.tuned.toml", "box.tuned.toml.before"]
-
-
 def test_plain_decoding_needs_no_confirmation_and_is_served_without_a_drafter(
     host: BenchHost, box: Box, tmp_path: Path
 ) -> None:
@@ -218,10 +201,3 @@ def test_the_verb_from_its_plan_to_its_file(call: Caller, named: Path, box: Box,
     assert "Serve tree, budget 31 up to 1 request, 7 above" in again.stdout
     (tmp_path / "box.tuned.toml").write_text("# by hand\n")
     assert call.json("tune", named, *WORDS).exit_code == Exit.USAGE
-
-
-def test_several_hosts_have_a_file_each(call: Caller, named: Path, tmp_path: Path) -> None:
-    made = call.json("tune", named, *WORDS, "--file", tmp_path / "of-{host}.toml")
-    assert made.tune is not None
-    assert Path(made.tune.file) == tmp_path / "of-staging.toml"
-    assert tuned.read(tmp_path / "of-staging.toml").host == "staging"
