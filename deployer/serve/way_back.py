@@ -106,9 +106,7 @@ class WayBack:
             self.close()
         self.watched = False
         self._over.set()
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        self._line = None
 
     @property
     def _begun(self) -> str:
@@ -142,8 +140,11 @@ class WayBack:
         return False
 
     def _speak(self, line: BinaryIO, over: threading.Event) -> None:
-        """A word now and then, as long as this program runs and the line takes it."""
-        with suppress(OSError, ValueError):  # broken, or closed meanwhile
+        """A word now and then, as long as this program runs and the line takes it; then the line ends.
+
+        It ends here: closed from elsewhere, a word under way might go to whatever file got its number since.
+        """
+        with suppress(OSError, ValueError), line:  # broken, or closed meanwhile
             line.write(b".")
             while not over.wait(self.silence / 10):
                 line.write(b".")

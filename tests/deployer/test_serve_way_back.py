@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,6 +234,28 @@ def test_a_way_that_carries_only_the_end_of_its_input_says_nothing_by_its_silenc
     assert way._line is not None
     way._line.close()
     gone_back(box)
+
+
+def test_the_line_ends_only_when_no_word_is_under_way(box: Box) -> None:
+    """A file's number that is closed under a word may be another file's when the word is written."""
+    writing, written = threading.Event(), threading.Event()
+
+    class Line(io.RawIOBase):
+        def write(self, word: object) -> int:
+            writing.set()
+            assert written.wait(30)
+            return 1
+
+    way, line = WayBack(LocalTransport(), box.layout, 10.0), cast(BinaryIO, Line())
+    way._line = line
+    speaking = threading.Thread(target=way._speak, args=(line, way._over))
+    speaking.start()
+    assert writing.wait(30)
+    way.end()
+    assert not line.closed
+    written.set()
+    speaking.join(30)
+    assert line.closed
 
 
 def test_whoever_comes_first_decides_whether_the_host_goes_back(box: Box) -> None:
