@@ -116,6 +116,12 @@ def _tuned(inventory: Inventory) -> Decoding | None:
     path = inventory.tree.tuned
     if path is None:
         return None
+    if not path.exists():
+        raise UsageError(
+            "the file that [tree] tuned names is not there",
+            where=str(path),
+            remedy=f"ddtree-deploy tune {inventory.name} makes it; until then take the line out, and budget holds",
+        )
     found, width = tuned.read(path), drafter_width(inventory)
     most = {"tree": MAX_BUDGET, "chain": width, "autoregressive": 0}[found.kind]
     if found.tokens > most or (found.kind == "tree" and found.tokens < width):

@@ -40,6 +40,11 @@ class Tuned(Section):
             if not 0 <= tokens <= self.tokens:
                 raise ValueError(f"table has {tokens} tokens, and tokens is {self.tokens}")
             expected = last + 1
+        if self.table and not self.table[0][2]:
+            raise ValueError(
+                "table has 0 tokens for a request alone: the gate sees by one that drafts are accepted. Give it some, or "
+                "leave table out of autoregressive"
+            )
         return self
 
 

@@ -40,9 +40,9 @@ def guesses(made: Curve, picks: Sequence[Pick]) -> tuple[Guess, ...]:
 
 
 def _guess(made: Curve, pick: Pick) -> Guess | None:
-    trees = sorted(
-        (one for one in pick.seen if family_of(one.arm) == "tree" and one.tokens), key=lambda one: one.tokens
-    )
+    # Where an answer is one token there is none after the first, and no step was timed.
+    timed = (one for one in pick.seen if family_of(one.arm) == "tree" and one.tokens and one.step_ms)
+    trees = sorted(timed, key=lambda one: one.tokens)
     if len(trees) < 2:
         return None
     between = range(trees[0].tokens, min(trees[-1].tokens, len(made.acceptance_lengths)) + 1)

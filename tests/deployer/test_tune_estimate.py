@@ -105,6 +105,10 @@ def test_one_tree_alone_has_nothing_between() -> None:
     assert found(picked({15: (300.0, 16.0), 0: (100.0, 9.0)})) == []
 
 
+def test_answers_of_one_token_time_no_step_and_say_nothing_of_what_lies_between() -> None:
+    assert found(picked({3: (300.0, 0.0), 7: (310.0, 0.0), 15: (305.0, 0.0)})) == []
+
+
 def test_an_estimate_is_said_with_what_it_is_worth() -> None:
     pick = picked({tokens: (1000 * LENGTHS[tokens - 1] / step, step) for tokens, step in {3: 10.0, 15: 16.0}.items()})
     made = Curve(arm="tree:15", acceptance_lengths=LENGTHS, largest_error=0.02)

@@ -27,6 +27,8 @@ def text(**changes: object) -> str:
         ({"table": [[1, 2, 31], [4, 8, 7]]}, "4 to 8 does not follow"),
         ({"table": [[1, 2, 32]]}, "table has 32 tokens, and tokens is 31"),
         ({"kind": "autoregressive"}, "tokens is 0 if kind is autoregressive"),
+        ({"table": [[1, 8, 0]]}, "table has 0 tokens for a request alone"),
+        ({"kind": "autoregressive", "tokens": 0, "table": [[1, 8, 0]]}, "leave table out of autoregressive"),
         ({"tokens": 64}, "less than or equal to 63"),
         ({"budget": 3}, "budget"),
         ({"kind": "chain", "tokens": 8, "table": []}, "8 tokens do not go with a chain"),
@@ -43,9 +45,13 @@ def test_a_file_that_contradicts_itself_or_the_drafter_is_named(
     assert caught.value.where == str(file)
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
-        decoding.served(inventory(tree={"tuned": tmp_path / "no.tuned.toml"}))
+def test_a_file_that_is_missing_is_named_with_what_makes_it(tmp_path: Path) -> None:
+    """As where the inventory names it before the box was ever tuned."""
+    path = tmp_path / "no.tuned.toml"
+    with pytest.raises(UsageError, match="is not there") as caught:
+        decoding.served(inventory(tree={"tuned": path}))
+    assert caught.value.where == str(path)
+    assert caught.value.remedy == "ddtree-deploy tune staging makes it; until then take the line out, and budget holds"
 
 
 def test_the_switch_of_the_inventory_holds_whatever_was_tuned(tmp_path: Path) -> None:
