@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,15 +28,30 @@ from deployer.tune.choose import candidates, check
 from deployer.tune.found import Found, Part, Tune, found, measured
 from deployer.tune.model import Tuning
 
-_USUAL_SEQS = 8
+_SEQS, _USUAL_SEQS = "max-num-seqs", 8
 
 
 def usual_concurrency(inventory: Inventory) -> tuple[int, ...]:
     """1, 2, 4 ... to the most requests that a step takes: [serve.options] max-num-seqs, else 8."""
-    most = normalised(inventory.serve.options).get("max-num-seqs", _USUAL_SEQS)
-    if not isinstance(most, int) or most < 1:
-        raise UsageError(f"max-num-seqs is {most!r}", where=f"inventory {inventory.name}", remedy="a number from 1 on")
+    most = _most(inventory) or _USUAL_SEQS
     return tuple(sorted({*(1 << power for power in range(most.bit_length())), most}))
+
+
+def _most(inventory: Inventory) -> int | None:
+    """Requests in a step, where the inventory says so."""
+    most = normalised(inventory.serve.options).get(_SEQS)
+    if most is None or (isinstance(most, int) and most >= 1):
+        return most
+    raise UsageError(f"{_SEQS} is {most!r}", where=f"inventory {inventory.name}", remedy="a number from 1 on")
+
+
+def _fit_into_a_step(counts: Sequence[int], inventory: Inventory) -> None:
+    """UsageError for requests of which some would only wait: their speed would be that of fewer."""
+    most = _most(inventory)
+    over = [str(count) for count in counts if most is not None and count > most]
+    if over:
+        what = f"{', '.join(over)} requests are never in a step together: [serve.options] {_SEQS} is {most}"
+        raise UsageError(what, where="--concurrency", remedy=f"at most {most}, or change {_SEQS}")
 
 
 def usual_arms(inventory: Inventory) -> tuple[str, ...]:
@@ -46,6 +62,7 @@ def usual_arms(inventory: Inventory) -> tuple[str, ...]:
 def measuring(tune: Tune, inventory: Inventory, transport: Transport, *, take_gpu: bool = False) -> Plan:
     """Every candidate at every number of requests, as `bench` would; and at once, while the service is away, the choice."""
     check(lines(inventory, tune.sweep.arms))
+    _fit_into_a_step(tune.sweep.concurrency, inventory)
     file.check(tune.file)
     made = _planned(tune, inventory, transport, take_gpu=take_gpu)
     going_on = Plan(inventory.name, tuple(_going_on(step, tune, inventory, transport) for step in made.steps))

@@ -10,6 +10,7 @@ from tuning import asked, done, speed, standing_in, without_waiting
 
 from deployer.bench.sweep import sweep_of
 from deployer.errors import UsageError
+from deployer.serve import decoding
 from deployer.tune.found import Tune
 from deployer.tune.plan import measuring
 
@@ -58,3 +59,17 @@ def test_arms_that_leave_nothing_to_choose_are_refused_before_anything_is_measur
 
 def test_the_targets_own_head_may_be_measured_beside_what_is_chosen_from(host: BenchHost, tmp_path: Path) -> None:
     assert measuring(of("ar,mtp,chain:7", tmp_path / "f.toml"), inventory(), host).pending
+
+
+def test_more_requests_than_a_step_takes_are_refused_for_they_would_only_wait(host: BenchHost, tmp_path: Path) -> None:
+    few = inventory(serve={"options": {"max_num_seqs": 2}})
+    with pytest.raises(UsageError, match="4, 16 requests are never in a step together") as caught:
+        measuring(asked(tmp_path / "f.toml", concurrency="1,2,4,16"), few, host)
+    assert (caught.value.where, caught.value.remedy) == ("--concurrency", "at most 2, or change max-num-seqs")
+    assert measuring(asked(tmp_path / "f.toml", concurrency="1,2"), few, host).pending
+
+
+def test_a_host_whose_inventory_names_the_file_already_can_be_tuned(host: BenchHost, tmp_path: Path) -> None:
+    subject = inventory(tree={"tuned": tmp_path / "box.tuned.toml"})
+    done(asked(tmp_path / "box.tuned.toml"), host, subject)
+    assert str(decoding.served(subject)) == "tree, budget 31 up to 1 request, 7 above"
