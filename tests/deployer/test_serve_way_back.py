@@ -191,7 +191,7 @@ def test_a_switch_that_has_ended_leaves_no_way_back(box: Box) -> None:
 
 
 def test_a_switch_that_takes_too_long_counts_as_lost_whatever_its_deployer_says(box: Box) -> None:
-    way = begin(box, patience=1.0)
+    way = begin(box, patience=4.0)
     gone_back(box)
     way.end()
 
