@@ -29,7 +29,9 @@ Rounds = Annotated[
 File = Annotated[
     Path | None,
     typer.Option(
-        "--file", metavar="FILE", help="where the answer goes; NAME.tuned.toml beside the inventory if left out"
+        "--file",
+        metavar="FILE",
+        help="where the answer goes, {host} is the host's name; NAME.tuned.toml beside the inventory if left out",
     ),
 ]
 Overwrite = Annotated[

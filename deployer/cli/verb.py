@@ -77,6 +77,8 @@ def add(
         if hosts is None:
             verb(**given)
             return
+        if len(hosts) > 1:
+            _a_file_each(own, given)
         call = fleet.Call(title, _options(own, given), local=choices.local)
         if given.get("rolling"):
             roll.run(call, hosts, parallel=parallel, plan_only=bool(given["plan"]))
@@ -119,6 +121,21 @@ def chosen(on: str | None, group: str | None, host: str | None) -> tuple[str, ..
     if not hosts:
         raise UsageError("--on names no host", where="--on", remedy="--on A,B")
     return tuple(dict.fromkeys(hosts))
+
+
+_WRITTEN = ("--file", "--out", "--html")
+
+
+def _a_file_each(parameters: list[inspect.Parameter], given: dict[str, Any]) -> None:
+    """UsageError when several hosts would write one file, each over what another found."""
+    named = [p for p in parameters if p.name != "host" and given[p.name] is not None and _flag(p) in _WRITTEN]
+    for parameter in named:
+        if "{host}" not in str(given[parameter.name]):
+            raise UsageError(
+                f"several hosts would write one file, {given[parameter.name]}",
+                where=_flag(parameter),
+                remedy="put {host} into its name: each host's own stands there then",
+            )
 
 
 def _options(parameters: list[inspect.Parameter], given: dict[str, Any]) -> tuple[str, ...]:

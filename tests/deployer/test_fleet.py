@@ -90,6 +90,19 @@ def test_each_host_gets_the_command_line_that_was_given(
     assert [" ".join(line[3:]) for line in asked] == [f"{expected} -- a", f"{expected} -- b"]
 
 
+@pytest.mark.parametrize("option", ["tune --file", "tune --out", "tune --html", "bench --out", "bench --html"])
+def test_several_hosts_do_not_write_one_file(call: Caller, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(fleet, "run", lambda made, hosts, parallel: asked.extend(hosts))
+    refused = call(*option.split(), "all.toml", "--on", "a,b")
+    assert (refused.code, asked) == (Exit.USAGE, [])
+    assert "several hosts would write one file, all.toml" in refused.stderr
+    assert "put {host} into its name" in refused.stderr
+    assert call(*option.split(), "{host}.toml", "--on", "a,b").code == Exit.OK
+    assert call(*option.split(), "all.toml", "--on", "c").code == Exit.OK, "one host has it for itself"
+    assert asked == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_no_more_hosts_at_a_time_than_asked_for(
     call: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int
