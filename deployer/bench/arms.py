@@ -142,7 +142,10 @@ def _drafting(kind: TreeOrChain, inventory: Inventory, tiers: list[tuple[int, in
         raise UsageError(f"the drafter predicts {width} tokens, not {widest}", where="--arms", remedy=f"chain:{width}")
     if kind == "chain" and not widest:
         raise UsageError("a chain of no tokens is no chain", where="--arms", remedy="ar")
-    if widest > MAX_BUDGET:
+    if kind == "tree" and width > MAX_BUDGET:
+        what = f"the drafter predicts {width} tokens, and a tree has at most {MAX_BUDGET} nodes"
+        raise UsageError(what, where="--arms", remedy=f"chain:{width}")
+    if kind == "tree" and widest > MAX_BUDGET:
         raise UsageError(f"a tree has at most {MAX_BUDGET} nodes, not {widest}", where="--arms", remedy="tree:63")
     if sizes != sorted(set(sizes)):
         raise UsageError(f"{sizes} requests do not go up", where="--arms", remedy="tree:31@2+15@8")

@@ -100,7 +100,8 @@ def tree(inventory: Inventory) -> Decoding:
         raise UsageError(
             f"[tree] budget {inventory.tree.budget} is below the drafter's width {width}, the spine's length",
             where=f"inventory {inventory.name}",
-            remedy=f"set a budget of {width} to 63, or [tree] enabled = false for the plain chain",
+            remedy=(f"set a budget of {width} to {MAX_BUDGET}, or " if width <= MAX_BUDGET else "")
+            + "[tree] enabled = false for the plain chain",
         )
     return Decoding("tree", inventory.tree.budget)
 

@@ -20,7 +20,7 @@ class Tuned(Section):
 
     format: Literal["ddtree-deploy-tuned/1"] = "ddtree-deploy-tuned/1"
     kind: Kind
-    tokens: int = Field(ge=0, le=63, description="vLLM's num_speculative_tokens: the largest; 0 without drafts")
+    tokens: int = Field(ge=0, description="vLLM's num_speculative_tokens: the largest; 0 without drafts")
     table: Table = Field(
         default=(), description="vLLM's num_speculative_tokens_per_batch_size: first and last size, tokens; () is none"
     )

@@ -17,23 +17,23 @@ from deployer.bench.model import ArmLine
 from deployer.bench.series import Series, geometric
 from deployer.bench.verdict import Best, best_at, speed
 from deployer.errors import UsageError
-from deployer.serve.decoding import Decoding, TreeOrChain, autoregressive, tiered
+from deployer.serve.decoding import MAX_BUDGET, Decoding, TreeOrChain, autoregressive, tiered
 from deployer.tune.model import Choice, Pick, Seen
 
 _ENGINES: tuple[TreeOrChain, ...] = ("chain", "tree")
 
 
 def candidates(width: int) -> tuple[str, ...]:
-    """The arms to measure for a drafter of `width`: plain decoding, chains, and trees from no node to the most there are."""
+    """The arms to measure for a drafter of `width`: plain decoding, chains, and trees from no node to the most there are.
+
+    One that predicts more than a tree may have has no tree.
+    """
     half = f"{max(width // 2, 1)}"
     budgets = [width]
-    while 2 * budgets[-1] + 1 <= 63:
+    while 2 * budgets[-1] + 1 <= MAX_BUDGET:
         budgets.append(2 * budgets[-1] + 1)
-    return tuple(
-        dict.fromkeys(
-            (AR, f"chain:{half}", f"chain:{width}", "tree:0", f"tree:{half}", *map("tree:{}".format, budgets))
-        )
-    )
+    trees = ("tree:0", f"tree:{half}", *map("tree:{}".format, budgets)) if width <= MAX_BUDGET else ()
+    return tuple(dict.fromkeys((AR, f"chain:{half}", f"chain:{width}", *trees)))
 
 
 def check(lines: Sequence[ArmLine]) -> None:

@@ -137,6 +137,11 @@ def test_the_candidates_go_from_no_node_to_the_most_there_are() -> None:
     assert candidates(7) == ("ar", "chain:3", "chain:7", "tree:0", "tree:3", "tree:7", "tree:15", "tree:31", "tree:63")
 
 
+def test_a_drafter_that_predicts_more_than_a_tree_may_have_is_tuned_as_a_chain() -> None:
+    assert candidates(63)[-2:] == ("tree:31", "tree:63")
+    assert candidates(64) == ("ar", "chain:32", "chain:64")
+
+
 def test_the_simplest_of_several_ways_by_their_doubt() -> None:
     speeds = {"ar": [100.0, 100.0], "chain": [103.0, 103.0], "tree": [110.0, 110.0]}
     assert simplest(speeds, [1.001, 1.001]) == "tree"

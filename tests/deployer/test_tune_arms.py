@@ -8,9 +8,11 @@ import pytest
 from bench_host import BenchHost, Box, inventory
 from tuning import asked, done, speed, standing_in, without_waiting
 
+from deployer.bench.arms import lines
 from deployer.bench.sweep import sweep_of
 from deployer.errors import UsageError
-from deployer.serve import decoding
+from deployer.serve import decoding, tuned
+from deployer.serve.tuned import Tuned
 from deployer.tune.found import Tune
 from deployer.tune.plan import measuring
 
@@ -73,3 +75,17 @@ def test_a_host_whose_inventory_names_the_file_already_can_be_tuned(host: BenchH
     subject = inventory(tree={"tuned": tmp_path / "box.tuned.toml"})
     done(asked(tmp_path / "box.tuned.toml"), host, subject)
     assert str(decoding.served(subject)) == "tree, budget 31 up to 1 request, 7 above"
+
+
+def test_a_drafter_that_predicts_more_than_a_tree_may_have_is_tuned_and_served_as_a_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "drafter_width", lambda inventory: 64)
+    with pytest.raises(UsageError, match="predicts 64 tokens, and a tree has at most 63 nodes"):
+        lines(inventory(), ("tree:63",))
+    with pytest.raises(UsageError) as caught:
+        decoding.served(inventory())
+    assert caught.value.remedy == "[tree] enabled = false for the plain chain"
+    file = tmp_path / "a.tuned.toml"
+    file.write_text(tuned.text(Tuned(kind="chain", tokens=64, host="a", when="w", release="r", drafter="d"), ()))
+    assert decoding.served(inventory(tree={"tuned": file})) == decoding.Decoding("chain", 64)

@@ -29,7 +29,7 @@ def text(**changes: object) -> str:
         ({"kind": "autoregressive"}, "tokens is 0 if kind is autoregressive"),
         ({"table": [[1, 8, 0]]}, "table has 0 tokens for a request alone"),
         ({"kind": "autoregressive", "tokens": 0, "table": [[1, 8, 0]]}, "leave table out of autoregressive"),
-        ({"tokens": 64}, "less than or equal to 63"),
+        ({"tokens": 64}, "64 tokens do not go with a tree"),
         ({"budget": 3}, "budget"),
         ({"kind": "chain", "tokens": 8, "table": []}, "8 tokens do not go with a chain"),
         ({"tokens": 5, "table": []}, "5 tokens do not go with a tree"),
