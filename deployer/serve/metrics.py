@@ -19,8 +19,9 @@ OFF_SPINE = "vllm:ddtree_accepted_off_spine_total"
 PER_DEPTH = "vllm:ddtree_accepted_per_depth_total"
 PER_NODE = "vllm:ddtree_accepted_per_node_total"
 _PLACES = {PER_POSITION: "position", PER_DEPTH: "depth", PER_NODE: "node"}
-TOKENS = (("vllm:generation_tokens_total", "generated"), ("vllm:prompt_tokens_total", "prompt"))
-REQUESTS = (("vllm:num_requests_running", "running"), ("vllm:num_requests_waiting", "waiting"))
+GENERATED, RUNNING = "vllm:generation_tokens_total", "vllm:num_requests_running"
+TOKENS = ((GENERATED, "generated"), ("vllm:prompt_tokens_total", "prompt"))
+REQUESTS = ((RUNNING, "running"), ("vllm:num_requests_waiting", "waiting"))
 Key = TypeVar("Key", str, int)
 
 

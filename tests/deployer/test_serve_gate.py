@@ -145,3 +145,33 @@ def test_a_silent_log_is_said_once() -> None:
     assert [line for line in said if line.startswith("silent")] == [
         "silent for 120 s; with two GPUs suspect NCCL (try NCCL_P2P_DISABLE=1)"
     ]
+
+
+# A table that drafts nothing in a large batch.
+
+BY_BATCH = replace(WANTED, decoding=Decoding("tree", 31, ((1, 2, 31), (3, 8, 0))))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"{metrics.RUNNING} 4.0\n", f"{metrics.RUNNING} 4.0\n"),
+        (f"{metrics.RUNNING} 4.0\n", f"{metrics.RUNNING} 0.0\n"),
+        (f"{metrics.GENERATED} 100.0\n", f"{metrics.GENERATED} 400.0\n"),
+    ],
+)
+def test_beside_others_with_whom_nothing_is_drafted_a_healthy_service_is_not_accused(before: str, after: str) -> None:
+    """As `smoke` on a box under load."""
+    drafted = exposition(5, 9, 3, 1)
+    said = list[str]()
+    proof = proved(Scripted(scrapes=[drafted + before, drafted + after]), BY_BATCH, said)
+    assert (proof.acceptance_length, proof.trees) == (None, 0)
+    assert "whether drafts are accepted cannot be seen now" in said[-1]
+    with pytest.raises(GateError, match="without speculation"):
+        proved(Scripted(scrapes=[drafted + before, drafted + after]))
+
+
+def test_alone_it_has_to_draft() -> None:
+    alone = exposition(5, 9, 3, 1) + f"{metrics.RUNNING} 0.0\n"
+    with pytest.raises(GateError, match="without speculation"):
+        proved(Scripted(scrapes=[alone]), BY_BATCH)
