@@ -56,7 +56,12 @@ def test_the_rules_say_what_they_should_of_series_that_are_known() -> None:
 def test_a_rule_that_says_something_else_would_be_noticed(tmp_path: Path) -> None:
     text = (FOLDER / "rules.yml").read_text()
     shutil.copy(FOLDER / "rules.test.yml", tmp_path)
-    for right, wrong in (("1 + sum", "2 + sum"), ("rate5m < 2", "rate5m < 1"), ("== 0", "== 1")):
+    for right, wrong in (
+        ("1 + sum", "2 + sum"),
+        ("rate5m < 2", "rate5m < 1"),
+        ("== 0", "== 1"),
+        ("> on (job", ">= on (job"),
+    ):
         assert right in text
         (tmp_path / "rules.yml").write_text(text.replace(right, wrong))
         with pytest.raises(AssertionError, match="FAILED"):
