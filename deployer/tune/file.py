@@ -46,7 +46,8 @@ def write(path: Path, text: str, progress: Progress) -> None:
 
 
 def _put(path: Path, data: bytes) -> None:
-    part = path.with_name(f"{path.name}.part")
+    # Two hosts whose inventories name one file may be tuned at the same time.
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(data)
         part.replace(path)

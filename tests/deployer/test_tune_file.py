@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -196,6 +197,22 @@ def test_however_it_is_cut_a_whole_file_is_under_its_name(
 
 
 # Several hosts.
+
+
+def test_of_two_that_write_one_file_at_the_same_time_neither_writes_into_what_the_other_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, whole, numbers = tmp_path / "a.tuned.toml", Path.replace, iter((1, 2))
+    monkeypatch.setattr(os, "getpid", lambda: next(numbers))
+
+    def replaced(part: Path, to: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", whole)
+        file.write(to, "the other's", Recorder())
+        return whole(part, to)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    file.write(path, "this one's", Recorder())
+    assert in_(tmp_path) == {"a.tuned.toml": "this one's"}
 
 
 def test_several_hosts_have_a_file_each(call: Caller, named: Path, tmp_path: Path) -> None:
