@@ -253,7 +253,9 @@ def ask(deployer: Deployer, tokens: int) -> subprocess.Popen[str]:
 
 def took(asked: subprocess.Popen[str]) -> tuple[dict[str, Any], float]:
     """The body of a completion that was asked, and its seconds."""
-    body, seconds = asked.communicate(timeout=300)[0].rsplit("\n", 1)
+    assert asked.stdout is not None
+    body, seconds = asked.stdout.read().rsplit("\n", 1)
+    asked.wait(60)
     return json.loads(body), float(seconds)
 
 
