@@ -65,9 +65,10 @@ joined "deployer, on this machine"
 lab=yes
 why=$(tests/lab/lab.sh check 2>&1) || lab=
 [ -z "$lab" ] || beside "staging box" on_laptop tests/lab -m "$select"
+beside "models from the hub" on_laptop tests/deployer -m "engine and ($select)"
 part "algorithm and kernels, interpreted" in_engine tests/ext -m "not engine and ($select)"
 part "pairs" in_engine tests/pairs -m "$select"
-part "models from the hub" on_laptop tests/deployer -m "engine and ($select)"
+joined "models from the hub"
 [ -z "$lab" ] || joined "staging box"
 part "trees in the engine" in_engine tests/ext -m "engine and ($select)"
 if [ -n "$lab" ]; then
