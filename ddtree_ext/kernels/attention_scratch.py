@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 import torch
+import triton
 
 MAX_SPLITS = 16
 """Splits of one request's keys at most: more would make the partial outputs the larger traffic."""
@@ -47,7 +48,16 @@ class Tiles:
         Triton's interpreter takes as long for an operation at any size: one tile for everything there.
         """
         if device.type != "cuda":
-            return (cls(max(16, power_of_2(members)), 128, power_of_2(rows), warps=4, stages=2, programs=2),)
+            return (
+                cls(
+                    max(16, triton.next_power_of_2(members)),
+                    128,
+                    triton.next_power_of_2(rows),
+                    warps=4,
+                    stages=2,
+                    programs=2,
+                ),
+            )
         properties = torch.cuda.get_device_properties(device)
         memory, processors = properties.shared_memory_per_block_optin, properties.multi_processor_count
         return cls.on(memory, processors, head_size, itemsize, members)
@@ -61,7 +71,7 @@ class Tiles:
         99 KB of sm_86 three hold two tiles of K and V of 16 KB each, and 64 queries of 32 KB at most.
         """
         line = head_size * itemsize
-        queries = min(64, (32 << 10) // line, max(16, power_of_2(members)))
+        queries = min(64, (32 << 10) // line, max(16, triton.next_power_of_2(members)))
         warps = 8 if line > 256 else 4  # fewer would spill the accumulators
         keys = min(64, max(16, (16 << 10) // line))
         if memory < ROOMY or line > 512:
@@ -132,11 +142,13 @@ class AttentionScratch:
         return soonest(self.tiles, requests * self.kv_heads, members, limit)
 
 
-def soonest(tiles: Sequence[Tiles], heads: int, members: int, limit: int) -> tuple[Tiles, int]:
+@cache
+def soonest(tiles: tuple[Tiles, ...], heads: int, members: int, limit: int) -> tuple[Tiles, int]:
     """Which layout, in how many splits, ends soonest for so many KV heads of requests, each of `members` queries.
 
     A split is the shorter the more there are, and all take as many turns as their number fills. Of equals, the fewest
     splits, and then the larger tile: every split leaves partial results to be combined, and every tile reads its keys.
+    Remembered, for every layer of an eager step asks the same.
     """
 
     def order(choice: tuple[Tiles, int]) -> tuple[float, int, int]:
@@ -145,8 +157,3 @@ def soonest(tiles: Sequence[Tiles], heads: int, members: int, limit: int) -> tup
         return layout.cost * -(-parts * splits // layout.programs) / splits, splits, -layout.queries
 
     return min(product(tiles, range(1, limit + 1)), key=order)
-
-
-def power_of_2(number: int) -> int:
-    """The least power of two that is no less."""
-    return 1 << (number - 1).bit_length()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import triton
 
 from ddtree_ext.kernels.gdn_stash import GdnShape
 
@@ -31,19 +32,14 @@ class GdnTiles:
     @classmethod
     def of(cls, device: torch.device, shape: GdnShape, rows: int) -> GdnTiles:
         """For trees of so many rows and a GPU's registers. Triton's interpreter takes as long at any size: one tile there."""
-        k_dim, v_dim = max(16, power_of_2(shape.k_dim)), max(16, power_of_2(shape.v_dim))
+        k_dim, v_dim = max(16, triton.next_power_of_2(shape.k_dim)), max(16, triton.next_power_of_2(shape.v_dim))
         if device.type == "cpu":
-            heads, state_rows = power_of_2(shape.v_heads), power_of_2(shape.v_dim)
+            heads, state_rows = triton.next_power_of_2(shape.v_heads), triton.next_power_of_2(shape.v_dim)
             return cls(k_dim, 4, k_dim, v_dim, 4, commit_heads=heads, commit_v=state_rows, commit_warps=4)
-        commit_v = min(16, power_of_2(shape.v_dim))
+        commit_v = min(16, triton.next_power_of_2(shape.v_dim))
         if rows <= 32:
             # The fastest of a sweep on an H200, heads of 128: alone and at batch 8, 16 and 32 rows.
             solve_k, apply_v = min(128, k_dim), min(64, v_dim)
         else:  # those would spill
             solve_k, apply_v = min(32, k_dim), min(32, v_dim)
         return cls(solve_k, 4, min(32, k_dim), apply_v, 4, commit_heads=1, commit_v=commit_v, commit_warps=4)
-
-
-def power_of_2(number: int) -> int:
-    """The least that is not below `number`."""
-    return 1 << (number - 1).bit_length()

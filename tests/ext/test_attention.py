@@ -217,7 +217,7 @@ def test_an_h200_is_kept_full(requests: int, rows: int, queries: int, splits: in
 
 @given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 16), st.integers(1, 400))
 def test_no_other_layout_ends_sooner(heads: int, programs: int, limit: int, members: int) -> None:
-    layouts = [Tiles(64, 64, 4, 8, 3, programs), Tiles(128, 64, 4, 8, 3, programs, cost=1.5)]
+    layouts = (Tiles(64, 64, 4, 8, 3, programs), Tiles(128, 64, 4, 8, 3, programs, cost=1.5))
 
     def turns(tiles: Tiles, splits: int) -> Fraction:
         parts = heads * math.ceil(Fraction(members, tiles.queries))
