@@ -7,29 +7,9 @@ from pathlib import Path
 import pytest
 from bench_host import BenchHost, Box, inventory
 from calling import Caller
-from tuning import BY_THE_SERVICE, WORDS, reached_by_name, speed, standing_in, without_waiting
+from tuning import BY_THE_SERVICE, WORDS, reached_by_name
 
 from deployer.errors import Exit
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_waiting(monkeypatch)
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Caller:
-    return Caller(capsys)
-
-
-@pytest.fixture
-def box() -> Box:
-    return Box(gpus="", speed=speed)
-
-
-@pytest.fixture
-def host(box: Box) -> BenchHost:
-    return standing_in(box)
 
 
 def test_on_the_gpus_of_a_service_it_says_what_it_would_take_and_leaves_the_rest_open(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench_host import SERVICE, BenchHost, Box, inventory
 from standin_router import StandInRouter, door, listening, ticking
-from tuning import BY_THE_SERVICE, applied, asked, ran, speed, standing_in, without_waiting
+from tuning import BY_THE_SERVICE, applied, asked, ran, speed
 
 from deployer.fleet import parting
 from deployer.fleet.traffic import Routed
@@ -19,20 +19,10 @@ ON_GPUS = inventory(install={"build": "cuda"})
 HERE, OTHER = "http://10.0.0.1:8000", "http://10.0.0.2:8000"
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_waiting(monkeypatch)
-
-
 @pytest.fixture
 def box() -> Box:
     """Its service holds the GPUs."""
     return Box(gpus=BY_THE_SERVICE, speed=speed)
-
-
-@pytest.fixture
-def host(box: Box) -> BenchHost:
-    return standing_in(box)
 
 
 def limits(loads: int, cells: int) -> int:

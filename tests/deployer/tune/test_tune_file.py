@@ -11,7 +11,7 @@ import pytest
 from bench_host import BenchHost, Box, inventory
 from calling import Caller
 from recorder import Recorder
-from tuning import WORDS, applied, asked, done, ran, reached_by_name, speed, standing_in, without_waiting
+from tuning import WORDS, applied, asked, done, ran
 
 from deployer.errors import Exit, UsageError
 from deployer.serve import tuned
@@ -19,31 +19,6 @@ from deployer.tune import file
 from deployer.tune.plan import confirming, measuring, writing
 
 HAND = "# by hand\n"
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_waiting(monkeypatch)
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Caller:
-    return Caller(capsys)
-
-
-@pytest.fixture
-def box() -> Box:
-    return Box(gpus="", speed=speed)
-
-
-@pytest.fixture
-def host(box: Box) -> BenchHost:
-    return standing_in(box)
-
-
-@pytest.fixture
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: BenchHost) -> Path:
-    return reached_by_name(host, tmp_path / "box.toml", monkeypatch)
 
 
 def in_(folder: Path) -> dict[str, str]:

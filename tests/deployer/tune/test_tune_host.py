@@ -15,10 +15,7 @@ from tuning import (
     asked,
     done,
     ran,
-    reached_by_name,
     speed,
-    standing_in,
-    without_waiting,
 )
 
 from deployer.bench.plan import scene
@@ -28,21 +25,6 @@ from deployer.serve.options import TABLE, engine_options
 from deployer.tune.choose import candidates
 from deployer.tune.found import found
 from deployer.tune.plan import confirming, measuring, usual_arms, usual_concurrency, writing
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_waiting(monkeypatch)
-
-
-@pytest.fixture
-def box() -> Box:
-    return Box(gpus="", speed=speed)
-
-
-@pytest.fixture
-def host(box: Box) -> BenchHost:
-    return standing_in(box)
 
 
 def test_what_is_measured_chosen_confirmed_and_written_is_what_serve_runs(
@@ -172,16 +154,6 @@ def test_requests_and_arms_are_those_that_the_engine_can_take() -> None:
 
 
 # The command line.
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Caller:
-    return Caller(capsys)
-
-
-@pytest.fixture
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: BenchHost) -> Path:
-    return reached_by_name(host, tmp_path / "box.toml", monkeypatch)
 
 
 def test_the_verb_from_its_plan_to_its_file(call: Caller, named: Path, box: Box, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench_host import BenchHost, Box, inventory
-from tuning import asked, done, speed, standing_in, without_waiting
+from tuning import asked, done
 
 from deployer.bench.arms import lines
 from deployer.bench.sweep import sweep_of
@@ -15,21 +15,6 @@ from deployer.serve import decoding, tuned
 from deployer.serve.tuned import Tuned
 from deployer.tune.found import Tune
 from deployer.tune.plan import measuring
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_waiting(monkeypatch)
-
-
-@pytest.fixture
-def box() -> Box:
-    return Box(gpus="", speed=speed)
-
-
-@pytest.fixture
-def host(box: Box) -> BenchHost:
-    return standing_in(box)
 
 
 def of(arms: str, file: Path) -> Tune:
