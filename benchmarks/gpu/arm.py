@@ -6,7 +6,6 @@ usage: python -m benchmarks.gpu.arm SPEC.json OUT.json     (called by step_time;
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import sys
@@ -25,7 +24,8 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Spec:
-    """arm: ar, chain:K, spine:K (K drafted tokens through our kernels) or tree:B; `forced` is the mean path, 0: as it comes.
+    """arm: ar, chain:K, spine:K (K drafted tokens through our kernels) or tree:B; with `forced`, a mean acceptance length, every
+    cell is measured as it comes and then with that length.
 
     device: cuda, or cpu to see that it runs. Lengths in tokens; windows of `steps` engine steps each.
     """
@@ -43,6 +43,7 @@ class Spec:
         0  # steps under the profiler, for every batch at the first prompt length, after everything was timed
     )
     traces: str = ""  # folder of the profiler's traces
+    tp: int = 1  # GPUs that share the model
 
     @property
     def nodes(self) -> int:
@@ -77,7 +78,7 @@ def engine_options(spec: Spec) -> dict[str, Any]:
         "dtype": "bfloat16",
         "load_format": "dummy",
         "skip_tokenizer_init": True,
-        "max_model_len": max(spec.prompts) + 16 * (spec.windows + 2) * spec.steps,
+        "max_model_len": max(spec.prompts) + 16 * (2 * spec.windows + 3) * spec.steps,
         "max_num_seqs": largest,
         "max_num_batched_tokens": 8192,
         "enable_prefix_caching": False,
@@ -97,10 +98,14 @@ def engine_options(spec: Spec) -> dict[str, Any]:
     if spec.kind in ("spine", "tree"):
         module = "worker.DDTreeWorker" if spec.device == "cuda" else "cpu_worker.DDTreeCPUWorker"
         options["worker_cls"] = f"ddtree_ext.engine.{module}"
-        if spec.forced:
-            options["worker_cls"] = "benchmarks.gpu.forced.ForcedDDTreeWorker"
         options["attention_backend"] = "CUSTOM"
         additional["ddtree"] = {"topk": 1 if spec.kind == "spine" else 16}
+    if spec.forced and spec.kind != "ar":
+        module = "forced" if spec.device == "cuda" else "forced_cpu"
+        worker = "ForcedWorker" if spec.kind == "chain" else "ForcedDDTreeWorker"
+        options["worker_cls"] = f"benchmarks.gpu.{module}.{worker}"
+    if spec.tp > 1:
+        options["tensor_parallel_size"] = spec.tp
     if spec.profiled:
         options["profiler_config"] = {
             "profiler": "torch",
@@ -112,12 +117,10 @@ def engine_options(spec: Spec) -> dict[str, Any]:
 
 
 def speculation(spec: Spec) -> dict[str, Any]:
-    """The drafter, and stock's own way to force an acceptance length."""
+    """The drafter."""
     config: dict[str, Any] = {"method": "dflash", "model": spec.drafter, "num_speculative_tokens": spec.nodes}
     if spec.device == "cuda":
         config["attention_backend"] = "FLASH_ATTN"
-    if spec.forced and spec.kind == "chain":
-        config |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": spec.forced}
     return config
 
 
@@ -167,17 +170,25 @@ def decoding(llm: Any, batch: int, prompt: int) -> Iterator[Callable[[int], None
 
 
 def hold(llm: Any, spec: Spec, batch: int, prompt: int, measured: Measured) -> None:
-    """Times `windows` windows of `steps` steps."""
-    name = f"{batch}x{prompt}"
+    """Times `windows` windows of `steps` steps; once more with the forced length."""
     with decoding(llm, batch, prompt) as steps:
+        time_windows(llm, spec, steps, f"{batch}x{prompt}", measured)
+        if spec.forced and spec.kind != "ar":
+            llm.collective_rpc("force", args=(spec.forced,))
+            time_windows(llm, spec, steps, f"{batch}x{prompt} L{spec.forced:g}", measured)
+            llm.collective_rpc("force", args=(0.0,))
+
+
+def time_windows(llm: Any, spec: Spec, steps: Callable[[int], None], name: str, measured: Measured) -> None:
+    """Into the cell `name`; a window's worth of steps goes before."""
+    steps(spec.steps)
+    before, timed = counters(llm), []
+    for _ in range(spec.windows):
+        start = time.perf_counter()
         steps(spec.steps)
-        before, timed = counters(llm), []
-        for _ in range(spec.windows):
-            start = time.perf_counter()
-            steps(spec.steps)
-            timed.append((time.perf_counter() - start) * 1e3 / spec.steps)
-        measured.windows[name] = timed
-        note_acceptance(measured, name, before, counters(llm))
+        timed.append((time.perf_counter() - start) * 1e3 / spec.steps)
+    measured.windows[name] = timed
+    note_acceptance(measured, name, before, counters(llm))
 
 
 def first_tokens(llm: Any, prompt: int, measured: Measured, count: int = 6) -> None:
@@ -217,8 +228,6 @@ def note_acceptance(measured: Measured, name: str, before: dict[str, float], aft
 def main() -> None:
     raw = json.loads(Path(sys.argv[1]).read_text())
     spec = Spec(**(raw | {"batches": tuple(raw["batches"]), "prompts": tuple(raw["prompts"])}))
-    if spec.forced:
-        os.environ.setdefault("DDTREE_FORCED_STOP", f"{1 / (1 + spec.forced):.4f}")
     import torch
     import vllm
     from vllm import LLM

@@ -23,16 +23,6 @@ STEP = Step(batch=2, nodes=7, context=20, path=4)
 
 
 class TestStepTime:
-    def test_forced_acceptance_is_refused_on_a_cpu(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit) as refused:
-            step_time.arguments(["--device", "cpu", "--forced", "6"])
-        assert refused.value.code == 2
-        assert "--forced needs --device cuda" in capsys.readouterr().err
-
-    def test_forced_acceptance_is_for_cuda(self) -> None:
-        assert step_time.arguments(["--forced", "6"]).forced == 6
-        assert step_time.arguments(["--device", "cpu"]).forced == 0
-
     def test_a_profile_is_refused_on_a_cpu(self) -> None:
         with pytest.raises(SystemExit):
             step_time.arguments(["--device", "cpu", "--profile", "8"])
