@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.trace import read
+from benchmarks.gpu.turns import Turns
 
 BLOCK = 16
 """Rows of the drafter's pass."""
@@ -44,6 +45,9 @@ class Spec:
     )
     traces: str = ""  # folder of the profiler's traces
     tp: int = 1  # GPUs that share the model
+    kv_gib: float = 0.0  # of the caches; 0: what is left of 85 % of the memory
+    turns: str = ""  # folder in which arms that are loaded together take turns
+    together: int = 1  # how many they are
 
     @property
     def nodes(self) -> int:
@@ -86,7 +90,9 @@ def engine_options(spec: Spec) -> dict[str, Any]:
     }
     additional: dict[str, Any] = {"gdn_prefill_backend": "triton"}
     if spec.device == "cuda":
-        options["gpu_memory_utilization"] = 0.85
+        options["gpu_memory_utilization"] = 0.85 / spec.together
+        if spec.kv_gib:
+            options["kv_cache_memory_bytes"] = int(spec.kv_gib * 2**30)
         options["attention_backend"] = "FLASH_ATTN"
         # Of the target's rows, and of the drafter's.
         sizes = {1, *(n * rows for n in spec.batches), *(n * min(rows, BLOCK) for n in spec.batches)}
@@ -242,13 +248,18 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if spec.device == "cuda" else "CPU, interpreted: times mean nothing",
         "v2": str(llm.llm_engine.vllm_config.use_v2_model_runner),
     }
+    turns = Turns.of(spec)
+    turns.wait_for_all()
     for prompt in spec.prompts:
         for batch in spec.batches:
-            hold(llm, spec, batch, prompt, measured)
+            with turns.mine():
+                hold(llm, spec, batch, prompt, measured)
             Path(sys.argv[2]).write_text(json.dumps(asdict(measured), indent=1))
-        first_tokens(llm, prompt, measured)
+        with turns.mine():
+            first_tokens(llm, prompt, measured)
     for batch in spec.batches if spec.profiled else ():
-        profile(llm, spec, batch, spec.prompts[0], measured)
+        with turns.mine():
+            profile(llm, spec, batch, spec.prompts[0], measured)
     Path(sys.argv[2]).write_text(json.dumps(asdict(measured), indent=1))
 
 

@@ -51,7 +51,7 @@ def outcome(parents: tuple[int, ...], chances: Chances) -> tuple[float, float]:
         spine.append(spine[parent] and parent == row - 1)
     accepted = sum(reached[1:])
     off = sum(chance for chance, on in zip(reached[1:], spine[1:], strict=True) if not on)
-    return accepted, off / accepted if accepted else 0.0
+    return float(accepted), float(off / accepted) if accepted else 0.0
 
 
 def chances_for(parents: tuple[int, ...], accepted: float) -> Chances:
@@ -61,7 +61,7 @@ def chances_for(parents: tuple[int, ...], accepted: float) -> Chances:
         mean, off = outcome(parents, chances)
         return abs(mean - accepted) + 3 * abs(off - OFF_SPINE)
 
-    grid = [Chances(stop / 50, 2.0**power) for stop in range(50) for power in np.arange(-8.0, 4.0, 0.25)]
+    grid = [Chances(stop / 50, 2.0 ** (step / 4)) for stop in range(50) for step in range(-32, 16)]
     return min(grid, key=distance)
 
 
@@ -99,9 +99,12 @@ class ForcedTreeSampler(TreeSampler):
             requests = torch.searchsorted(starts[1:].long(), rows, right=True)
             parents = self._step.trees.parents[slots[requests].long(), local.long()].long()
             where = draw(parents, local.long(), starts.long()[requests], chances)
-            tokens = torch.cat([sampled, sampled[:1]]).to(draft_sampled.dtype)
-            tokens[where] = draft_sampled
-            return tokens[:-1].to(sampled.dtype), processed
+            # Elsewhere any token but a node's: what random weights repeat for ever would be accepted too.
+            tokens = torch.randint(processed.shape[-1], (sampled.shape[0] + 1,), device=sampled.device).to(
+                sampled.dtype
+            )
+            tokens[where] = draft_sampled.to(sampled.dtype)
+            return tokens[:-1], processed
 
         self.sampler.sample = forced
         try:

@@ -13,8 +13,9 @@ from benchmarks.gpu.roofline import CONV_WIDTH, DRAFTER_WIDTH, RANKS, Step
 from ddtree_ext.core.buffers import TreeBuffers, TreeRows
 from ddtree_ext.kernels.attention import tree_attention
 from ddtree_ext.kernels.attention_scratch import AttentionScratch
+from ddtree_ext.kernels.block_tables import BlockTables
 from ddtree_ext.kernels.build import build_trees
-from ddtree_ext.kernels.compact import CompactTable, compact_kv
+from ddtree_ext.kernels.compact import CompactTable, GroupedCache, compact_kv
 from ddtree_ext.kernels.gated_norm import gated_norm
 from ddtree_ext.kernels.gather import gather_rows
 from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer, commit_tree
@@ -134,7 +135,8 @@ class Inputs:
     @cached_property
     def rows(self) -> TreeRows:
         rows = TreeRows.allocate(self.step.batch, self.tokens, self.device)
-        expand_rows(self.slots, self.starts, self.seq_lens, self.is_tree, self.trees, rows)
+        path = torch.empty_like(self.path)
+        expand_rows(self.slots, self.starts, self.seq_lens, self.is_tree, path, self.trees, rows)
         return rows
 
 
@@ -145,7 +147,8 @@ def cases(dims: Dims, step: Step, device: str, changed: Mapping[str, int] | None
     """
     inputs = Inputs(dims, step, device, changed or {})
     rows = TreeRows.allocate(step.batch, inputs.tokens, device)
-    tree = inputs.slots, inputs.starts, inputs.seq_lens, inputs.is_tree, inputs.trees, rows
+    path = torch.empty_like(inputs.path)
+    tree = inputs.slots, inputs.starts, inputs.seq_lens, inputs.is_tree, path, inputs.trees, rows
     yield Case("expand_rows", ("expand_rows",), lambda: expand_rows(*tree))
     yield from _delta(inputs)
     yield _norm(inputs)
@@ -240,12 +243,12 @@ def _attention(inputs: Inputs) -> Case:
 
 def _compact(inputs: Inputs) -> Case:
     caches, blocks = _kv(inputs)
-    table = CompactTable.of(caches)
+    table, tables = CompactTable.of([GroupedCache(0, *cache) for cache in caches]), BlockTables.of([blocks])
     moved = inputs.seq_lens, inputs.starts, inputs.is_tree, inputs.path, inputs.consumed
 
     def compact() -> None:
         assert caches  # the table holds their addresses alone
-        compact_kv(table, blocks, *moved)
+        compact_kv(table, tables, *moved)
 
     return Case("compact_kv", ("compact_kv",), compact)
 
@@ -267,11 +270,10 @@ def _walk(inputs: Inputs) -> Case:
 
 
 def _gather(inputs: Inputs) -> Case:
-    hidden = [inputs.random(inputs.tokens, inputs.dims.hidden) for _ in inputs.dims.taps]
+    states = inputs.random(inputs.tokens, inputs.dims.hidden * len(inputs.dims.taps))
 
     def gather() -> None:
-        for states in hidden:
-            gather_rows(states, inputs.starts, inputs.path, inputs.consumed, inputs.is_tree, states)
+        gather_rows(states, inputs.starts, inputs.path, inputs.consumed, inputs.is_tree, states)
 
     return Case("gather_rows", ("gather_rows",), gather)
 

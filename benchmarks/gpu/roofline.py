@@ -172,7 +172,7 @@ def _draft(dims: Dims, step: Step) -> Iterator[Work]:
     """The walk, and the path's hidden states for the drafter."""
     tree = step.batch * step.rows
     yield Work("walk_trees", 1, tree * (8 + 8 + 4 + 8 + 4))
-    yield Work("gather_rows", len(dims.taps), step.batch * len(dims.taps) * 2 * step.path * dims.hidden * ACTIVATION)
+    yield Work("gather_rows", 1, step.batch * len(dims.taps) * 2 * step.path * dims.hidden * ACTIVATION)
 
 
 def _grow(dims: Dims, step: Step) -> Iterator[Work]:

@@ -19,13 +19,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import dims, trace
 from benchmarks.gpu.arm import Spec
+from benchmarks.gpu.turns import Turns
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -46,6 +48,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--forced", type=float, default=0.0, help="mean acceptance length: accepted nodes + 1")
     parser.add_argument("--tp", type=int, default=1, help="GPUs that share the model")
+    parser.add_argument(
+        "--together", action="store_true", help="load all arms at once and measure in turns; needs the memory for it"
+    )
+    parser.add_argument("--kv-gib", type=float, default=0.0, help="memory of the caches; 0: what is left of the GPU's")
     parser.add_argument(
         "--profile", type=int, default=0, metavar="STEPS", help="then so many steps under torch's profiler"
     )
@@ -78,8 +84,13 @@ def run_arm(spec: Spec, limit: float) -> dict[str, Any]:
         except subprocess.TimeoutExpired as late:
             said = (late.stderr or b"").decode(errors="replace")
             error = f"no end after {limit:.0f} s: {said[-3000:]}"
-        measured: dict[str, Any] = json.loads(answer.read_text()) if answer.exists() else {"arm": spec.arm}
-        return measured | {"error": error, "room": room(said), "log": said[-40_000:]}
+        Turns.of(spec).mark()  # an arm that failed is not waited for
+        found: dict[str, Any] = json.loads(answer.read_text()) if answer.exists() else {"arm": spec.arm}
+        return found | {
+            "error": error,
+            "room": room(said),
+            "log": said if len(said) < 40_000 else said[:20_000] + said[-20_000:],
+        }
 
 
 def room(said: str) -> float | None:
@@ -121,27 +132,42 @@ def main() -> int:
     given = arguments()
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        target, drafter = dims.write(dims.PRESETS[given.preset], Path(folder))
-        for _ in range(given.rounds):
-            for arm in given.arms.split(","):
-                spec = Spec(
-                    arm,
-                    str(target),
-                    str(drafter),
-                    given.device,
-                    given.batch,
-                    given.prompt,
-                    given.windows,
-                    given.steps,
-                    given.forced,
-                    given.profile,
-                    tp=given.tp,
-                )
-                results.append(run_arm(spec, given.limit))
-                if given.out:
-                    given.out.write_text(json.dumps({"command": sys.argv[1:], "results": results}, indent=1))
+        for result in measured(given, Path(folder)):
+            results.append(result)
+            if given.out:
+                given.out.write_text(json.dumps({"command": sys.argv[1:], "results": results}, indent=1))
     print(table(results))
     return int(any(result.get("error") for result in results))
+
+
+def measured(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """Every arm's result of every round: one arm after the other, or a round's arms loaded at once."""
+    target, drafter = dims.write(dims.PRESETS[given.preset], folder)
+    arms = given.arms.split(",")
+    for _ in range(given.rounds):
+        specs = [
+            Spec(
+                arm,
+                str(target),
+                str(drafter),
+                given.device,
+                given.batch,
+                given.prompt,
+                given.windows,
+                given.steps,
+                given.forced,
+                given.profile,
+                tp=given.tp,
+                kv_gib=given.kv_gib,
+            )
+            for arm in arms
+        ]
+        if not given.together:
+            yield from (run_arm(spec, given.limit) for spec in specs)
+            continue
+        with tempfile.TemporaryDirectory() as turns, ThreadPoolExecutor(len(specs)) as pool:
+            specs = [replace(spec, turns=turns, together=len(specs)) for spec in specs]
+            yield from pool.map(lambda spec: run_arm(spec, given.limit), specs)
 
 
 if __name__ == "__main__":

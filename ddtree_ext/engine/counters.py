@@ -6,6 +6,7 @@ import torch
 
 from ddtree_ext.engine.options import MAX_BUDGET
 from ddtree_ext.engine.step import VerifyStep
+from ddtree_ext.kernels.count import count_trees
 
 SUMS = 3
 NODES = MAX_BUDGET + 1
@@ -23,18 +24,8 @@ class StepCounters:
     def __init__(self, width: int, device: torch.device) -> None:
         self.width = width
         self.totals = torch.zeros(SUMS + NODES + width + 1, dtype=torch.int64, device=device)
-        self._one = torch.ones(1, dtype=torch.int64, device=device)
 
     def add(self, step: VerifyStep, num_sampled: torch.Tensor) -> None:
         """Adds one step; num_sampled [R] int32 as the sampler returned it."""
         reqs = step.num_reqs
-        nodes = (step.rows.tree_len[:reqs] - 1).clamp(min=0).long()
-        live = (nodes > 0) & (num_sampled[:reqs] > 0)
-        accepted = (num_sampled[:reqs].long() - 1).clamp(0, self.width)
-        path = step.path[:reqs]
-        depth = torch.arange(path.shape[1], dtype=path.dtype, device=path.device)
-        off_spine = ((path > depth).sum(dim=1) * live).sum()
-        self.totals[:SUMS] += torch.stack([live.sum(), (nodes * live).sum(), off_spine])
-        row = (path * live[:, None]).clamp(min=0).flatten()  # what is no accepted node is nobody's
-        self.totals[SUMS : SUMS + NODES].index_add_(0, row, self._one.expand(row.shape[0]))
-        self.totals[SUMS + NODES :].index_add_(0, accepted, live.long())
+        count_trees(step.rows.tree_len[:reqs], num_sampled[:reqs], step.path[:reqs], self.totals, SUMS, NODES)

@@ -17,6 +17,7 @@ from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 
+from ddtree_ext.engine.gdn_metadata import TreeGDNBackend
 from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.gated_norm import ACTIVATIONS, gated_norm
 from ddtree_ext.kernels.gdn_conv import conv_tree
@@ -47,6 +48,10 @@ class TreeGatedDeltaNet(QwenGatedDeltaNetAttention):  # type: ignore[misc]
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
         """One state slot per request: no slots for drafts."""
         return replace(super().get_kv_cache_spec(vllm_config), num_speculative_blocks=0)
+
+    def get_attn_backend(self) -> type[TreeGDNBackend]:
+        """Stock's kind of metadata, with less of it to write in each step."""
+        return TreeGDNBackend
 
     def bind(self, binding: TreeBinding) -> None:
         self._binding = binding

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ddtree_ext.engine.attention import TreeAttentionMixin
 from ddtree_ext.engine.commit import KvCommit, StateCommit
 from ddtree_ext.engine.gdn_layer import TreeBinding, TreeGatedDeltaNet
 from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.attention_scratch import AttentionScratch
-from ddtree_ext.kernels.compact import CompactTable
+from ddtree_ext.kernels.compact import CompactTable, GroupedCache
 from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer
 from ddtree_ext.kernels.gdn_stash import GdnScratch, GdnShape, GdnStash
 
@@ -61,13 +63,14 @@ class TreeLayers:
                     itemsize=layer.kv_cache.element_size(),
                 )
             impl.bind(step, scratch)
-        groups: list[tuple[int, CompactTable]] = []
+        forms: dict[tuple[object, ...], list[GroupedCache]] = {}
         for index, group in enumerate(kv_cache_config.kv_cache_groups):
-            layers = [self.attention[name] for name in group.layer_names if name in self.attention]
-            if layers:
-                caches = [layer.kv_cache.transpose(1, 2).split(layer.impl.head_size, dim=-1) for layer in layers]
-                groups.append((index, CompactTable.of(caches)))
-        return KvCommit(tuple(groups))
+            for name in group.layer_names:
+                if name in self.attention:
+                    layer = self.attention[name]
+                    k, v = layer.kv_cache.transpose(1, 2).split(layer.impl.head_size, dim=-1)
+                    forms.setdefault((k.shape[1:], k.dtype), []).append(GroupedCache(index, k, v))
+        return KvCommit(tuple(CompactTable.of(caches) for caches in forms.values()))
 
     def bind_states(self, step: VerifyStep, kv_cache_config: Any) -> StateCommit | None:
         """Gives every GDN layer step, stash and scratch; returns the commit of their states, or None without such layers."""
@@ -85,7 +88,8 @@ class TreeLayers:
                 groups.append(index)
         step.state_slots = step.state_slots.new_zeros(len(groups), step.path.shape[0])
         width = next(iter(self.states.values())).conv_kernel_size
-        return StateCommit(CommitTable.of(layers, width), tuple(groups))
+        rows = torch.tensor(groups, dtype=torch.int32, device=step.path.device)
+        return StateCommit(CommitTable.of(layers, width), rows)
 
 
 def gdn_shape(layer: TreeGatedDeltaNet) -> GdnShape:

@@ -22,6 +22,7 @@ from ddtree_ext.engine.options import drafter_width, node_budget
 from ddtree_ext.engine.requests import request_budget
 from ddtree_ext.engine.sampler import TreeSampler
 from ddtree_ext.engine.step import VerifyStep
+from ddtree_ext.kernels.block_tables import BlockTables, state_slots
 from ddtree_ext.kernels.rows import expand_rows
 
 
@@ -42,7 +43,7 @@ class TreeStateMixin:
         self.layers = TreeLayers.of(vllm_config, self.step)
         self.kv_commit: KvCommit | None = None
         self.state_commit: StateCommit | None = None
-        self._block_tables: tuple[torch.Tensor, ...] = ()
+        self._tables = BlockTables.of(())
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         super().add_request(req_index, new_req_data)  # type: ignore[misc]
@@ -70,12 +71,10 @@ class TreeStateMixin:
     ) -> dict[str, Any]:
         for_capture = bool(kwargs.get("for_capture", False))
         self._begin_step(input_batch, for_capture)
-        self._block_tables = block_tables
+        if not self._tables.are(block_tables):
+            self._tables = BlockTables.of(block_tables)
         if self.state_commit is not None:
-            for row, group in enumerate(self.state_commit.groups):
-                slots = block_tables[group][: input_batch.num_reqs, 0]
-                self.step.state_slots[row, : input_batch.num_reqs].copy_(slots)
-                self.step.state_slots[row, input_batch.num_reqs :].fill_(0)
+            state_slots(self._tables, self.state_commit.groups, input_batch.num_reqs, self.step.state_slots)
         metadata: dict[str, Any] = super().prepare_attn(  # type: ignore[misc]
             input_batch, cudagraph_mode, block_tables, *args, **kwargs
         )
@@ -86,20 +85,17 @@ class TreeStateMixin:
         flags = np.ones(num_reqs, dtype=np.int32) if for_capture else tree_requests(input_batch, self.budget)
         step.num_reqs, step.any_tree, step.all_trees = num_reqs, bool(flags.any()), bool(flags.all())
         step.query_start_loc, step.seq_lens = input_batch.query_start_loc, input_batch.seq_lens
-        step.is_tree[num_reqs:].fill_(0)
-        if step.all_trees:
-            step.is_tree[:num_reqs].fill_(1)
-        else:
+        if not step.all_trees:
             step.is_tree[:num_reqs].copy_(torch.from_numpy(flags), non_blocking=True)
-        step.rows.tree_len[num_reqs:].fill_(0)
-        step.reset_path()
         expand_rows(
             input_batch.idx_mapping,
             input_batch.query_start_loc[: num_reqs + 1],
             input_batch.seq_lens[:num_reqs],
-            step.is_tree[:num_reqs],
+            step.is_tree,
+            step.path,
             step.trees,
             step.rows,
+            step.all_trees,
         )
 
     def prepare_inputs(self, input_batch: Any, req_states: Any) -> dict[str, Any]:
@@ -130,7 +126,7 @@ class TreeStateMixin:
             # A prompt's tail that runs as a decode consumes its row although nothing is sampled from it.
             consumed = num_sampled.clamp(min=1)
             if self.kv_commit is not None:
-                self.kv_commit.run(self.step, self._block_tables, consumed)
+                self.kv_commit.run(self.step, self._tables, consumed)
             if self.state_commit is not None:
                 self.state_commit.run(self.step, consumed)
             self.counters.add(self.step, num_sampled)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
+from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
 from ddtree_ext.engine.step import VerifyStep
@@ -25,8 +26,9 @@ class TreeSampler(RejectionSampler):  # type: ignore[misc]
     def __init__(self, sampler: Any, spec_config: Any, device: torch.device, step: VerifyStep) -> None:
         super().__init__(sampler, spec_config, device)
         self._step = step
-        self._first_request = 0
+        self._first_request, self._first_row = 0, 0
         self._path = step.path
+        self._positions = step.rows.positions
 
     def __call__(
         self,
@@ -35,7 +37,8 @@ class TreeSampler(RejectionSampler):  # type: ignore[misc]
         draft_logits: torch.Tensor | None = None,
         invalid_drafts: torch.Tensor | None = None,
     ) -> SamplerOutput:
-        self._first_request = 0
+        self._first_request, self._first_row = 0, 0
+        self._positions = self._step.rows.positions[input_batch.logits_indices]
         return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
 
     def _verify(
@@ -57,14 +60,15 @@ class TreeSampler(RejectionSampler):  # type: ignore[misc]
         `draft_sampled` [L] holds each row's own token; in `verify_draft_sampled` those that may not be accepted (grammar,
         placeholders of a prompt's tail) are -1.
         """
-        trees = self._step.trees
-        depths = trees.depths[expanded_idx_mapping, expanded_local_pos.long()]
+        trees, num_rows = self._step.trees, logits.shape[0]
+        positions = self._positions[self._first_row : self._first_row + num_rows]
+        self._first_row += num_rows
         sampled_rows, processed = self.sampler.sample(
             logits,
             expanded_idx_mapping,
             idx_mapping,
             idx_mapping_np,
-            pos - expanded_local_pos + depths,
+            positions,
             draft_sampled,
             expanded_local_pos,
             seq_lens_upper_bound_np,
@@ -99,6 +103,8 @@ class TreeSampler(RejectionSampler):  # type: ignore[misc]
         max_num_logprobs: int,
     ) -> LogprobsTensors | None:
         """Stock reads the i-th sampled token's scores from the request's i-th row: bring the path's rows there."""
+        if max_num_logprobs == NO_LOGPROBS:
+            return None
         rows = path_rows(self._path, cu_num_logits, logits.shape[0])
         return super()._get_logprobs_tensors(
             sampled, num_sampled, logits.index_select(0, rows), cu_num_logits, cu_num_logits_np, max_num_logprobs

@@ -92,11 +92,14 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         """
         step = self._step
         if step is not None and step.any_tree and aux_hidden_states and not kwargs.get("dummy_run", False):
-            reqs = step.num_reqs
-            for states in aux_hidden_states:  # nobody reads them after the drafter
-                gather_rows(
-                    states, step.query_start_loc[: reqs + 1], step.path[:reqs], num_sampled, step.is_tree[:reqs], states
-                )
+            reqs, states = (
+                step.num_reqs,
+                torch.cat(aux_hidden_states, dim=-1),
+            )  # the base class's first step: one launch for all
+            gather_rows(
+                states, step.query_start_loc[: reqs + 1], step.path[:reqs], num_sampled, step.is_tree[:reqs], states
+            )
+            aux_hidden_states = [states]
         super().propose(
             input_batch,
             attn_metadata,

@@ -52,7 +52,3 @@ class VerifyStep:
             query_start_loc=torch.zeros(slots + 1, dtype=torch.int32, device=device),
             seq_lens=torch.zeros(slots, dtype=torch.int32, device=device),
         )
-
-    def reset_path(self) -> None:
-        """Until the walk says otherwise, a request accepts its root's row only."""
-        self.path[:, 1:].fill_(-1)

@@ -13,31 +13,44 @@ import torch
 import triton
 import triton.language as tl
 
+from ddtree_ext.kernels.block_tables import BlockTables
+
+
+@dataclass(frozen=True)
+class GroupedCache:
+    """One layer's K and V, each [blocks, block_size, Hkv, D], and the KV cache group whose block table names its blocks."""
+
+    group: int
+    k: torch.Tensor
+    v: torch.Tensor
+
 
 @dataclass(frozen=True)
 class CompactTable:
-    """The caches of all layers of one KV cache group, K and V alike. P = 2 x layers.
+    """The caches of all layers of one form, K and V alike. P = 2 x layers.
 
     pointers [P] int64, data pointers; they stay valid while the caches live
     strides  [P, 3] int64, bytes from block to block, token to token, head to head
+    groups   [P] int32, KV cache group of each
     """
 
     pointers: torch.Tensor
     strides: torch.Tensor
+    groups: torch.Tensor
     block_size: int
     heads: int
     row_bytes: int
 
     @classmethod
-    def of(cls, caches: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> CompactTable:
-        """Table of (K, V) caches, each [blocks, block_size, Hkv, D], the last dimension contiguous; 16 or 32 bits.
+    def of(cls, caches: Sequence[GroupedCache]) -> CompactTable:
+        """Table of caches whose last dimension is contiguous; 16 or 32 bits.
 
         Raises ValueError where the layers' shapes or types differ, or a row is not contiguous.
         """
-        planes = [plane for pair in caches for plane in pair]
+        planes = [plane for cache in caches for plane in (cache.k, cache.v)]
         kinds = {(tuple(plane.shape[1:]), plane.dtype) for plane in planes}
         if len(kinds) != 1:
-            raise ValueError(f"KV caches of one group must have one shape and type; found {sorted(map(str, kinds))}")
+            raise ValueError(f"KV caches of one table must have one shape and type; found {sorted(map(str, kinds))}")
         ((block_size, heads, size), dtype) = next(iter(kinds))
         if any(plane.stride(3) != 1 for plane in planes) or dtype.itemsize not in {2, 4}:
             raise ValueError(f"KV caches must have contiguous rows of 16 or 32 bits an element, not {dtype}")
@@ -46,6 +59,7 @@ class CompactTable:
         return cls(
             pointers=torch.tensor([plane.data_ptr() for plane in planes], dtype=torch.int64, device=device),
             strides=torch.tensor(strides, dtype=torch.int64, device=device),
+            groups=torch.tensor([cache.group for cache in caches for _ in "kv"], dtype=torch.int32, device=device),
             block_size=block_size,
             heads=heads,
             row_bytes=size * dtype.itemsize,
@@ -56,13 +70,14 @@ class CompactTable:
 def _compact_kernel(
     pointers_ptr: tl.tensor,
     strides_ptr: tl.tensor,
-    table_ptr: tl.tensor,
+    groups_ptr: tl.tensor,
+    tables_ptr: tl.tensor,
+    table_rows_ptr: tl.tensor,
     seq_lens_ptr: tl.tensor,
     query_start_ptr: tl.tensor,
     is_tree_ptr: tl.tensor,
     path_ptr: tl.tensor,
     consumed_ptr: tl.tensor,
-    table_row: tl.tensor,
     path_row: tl.tensor,
     BLOCK_SIZE: tl.constexpr,
     HALVES: tl.constexpr,
@@ -77,7 +92,9 @@ def _compact_kernel(
     # A path whose last row stands in its place is a prefix of the rows: nothing has to move.
     if tl.load(path_ptr + accepted) == accepted:
         return
-    table_ptr += request * table_row
+    group = tl.load(groups_ptr + plane)
+    table_ptr = tl.load(tables_ptr + group).to(tl.pointer_type(tl.int32))
+    table_ptr += request * tl.load(table_rows_ptr + group)
     query_len = tl.load(query_start_ptr + request + 1) - tl.load(query_start_ptr + request)
     base = tl.load(seq_lens_ptr + request) - query_len
     # Rows are moved as 16-bit units, whatever they hold.
@@ -101,7 +118,7 @@ def _compact_kernel(
 
 def compact_kv(
     table: CompactTable,
-    block_table: torch.Tensor,
+    block_tables: BlockTables,
     seq_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
     is_tree: torch.Tensor,
@@ -110,7 +127,7 @@ def compact_kv(
 ) -> None:
     """Copy the token at flat position base + path[i] to base + i, for 0 < i < consumed, in every cache of the table.
 
-    block_table:     [R, M] int32, of the group the table's layers belong to
+    block_tables:    those of all KV cache groups
     seq_lens:        [R] int32 of the verify step, its rows included; query_start_loc: [R + 1] int32
     is_tree:         [R] int32, 0: nothing moves
     path:            [R, N] int32, the accepted rows; path[:, 0] = 0 is the root and stays
@@ -121,13 +138,14 @@ def compact_kv(
     _compact_kernel[(requests, table.pointers.shape[0], table.heads)](
         table.pointers,
         table.strides,
-        block_table,
+        table.groups,
+        block_tables.pointers,
+        block_tables.strides,
         seq_lens,
         query_start_loc,
         is_tree,
         path,
         consumed,
-        block_table.stride(0),
         path.stride(0),
         BLOCK_SIZE=table.block_size,
         HALVES=halves,

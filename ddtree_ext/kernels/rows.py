@@ -1,4 +1,4 @@
-"""Spreads the batch's trees over its flat rows: RoPE positions, parents, ancestor words, and every tree's length."""
+"""Begins a step: spreads the batch's trees over its flat rows, and empties what the last step left beyond the batch."""
 
 from __future__ import annotations
 
@@ -23,15 +23,27 @@ def _rows_kernel(
     parents_ptr: tl.tensor,
     ancestors_ptr: tl.tensor,
     tree_len_ptr: tl.tensor,
+    path_ptr: tl.tensor,
+    requests: tl.tensor,
+    all_trees: tl.tensor,
     N: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     request = tl.program_id(0)
+    # Until the walk says otherwise, a request accepts its root's row only.
+    place = tl.arange(0, BLOCK)
+    tl.store(path_ptr + request * N + place, tl.where(place == 0, 0, -1), mask=place < N)
+    if request >= requests:
+        tl.store(tree_len_ptr + request, 0)
+        tl.store(is_tree_ptr + request, 0)
+        return
+    if all_trees != 0:
+        tl.store(is_tree_ptr + request, 1)
     start = tl.load(query_start_ptr + request)
     query_len = tl.load(query_start_ptr + request + 1) - start
     base = tl.load(seq_lens_ptr + request).to(tl.int64) - query_len
     slot = tl.load(slots_ptr + request)
-    is_tree = (tl.load(is_tree_ptr + request) != 0) & (slot >= 0) & (query_len > 0)
+    is_tree = ((all_trees != 0) | (tl.load(is_tree_ptr + request) != 0)) & (slot >= 0) & (query_len > 0)
     nodes = tl.load(num_nodes_ptr + slot, mask=is_tree, other=0)
     tree_len = tl.where(is_tree, tl.minimum(nodes + 1, query_len), 0)
     tl.store(tree_len_ptr + request, tree_len)
@@ -56,19 +68,21 @@ def expand_rows(
     query_start_loc: torch.Tensor,
     seq_lens: torch.Tensor,
     is_tree: torch.Tensor,
+    path: torch.Tensor,
     trees: TreeBuffers,
     rows: TreeRows,
+    all_trees: bool = False,
 ) -> None:
     """Write this step's rows. A tree is cut to its request's query length; rows beyond its live nodes are dead.
 
     slots:           [R] int64, request-state slots; below 0: no tree
     query_start_loc: [R + 1] int32, first flat row of every request, and the end
     seq_lens:        [R] int32, tokens of each request including this step's rows; base = seq_len - query length
-    is_tree:         [R] int32, 0 for requests whose rows are no tree (prefill, padding)
-    Flat rows that belong to no request are left as they were.
+    is_tree:         [S] int32, S >= R: 0 for requests whose rows are no tree (prefill); with `all_trees` it is written, not read
+    path:            [S, N] int32, contiguous: every row becomes the root alone
+    Beyond the R requests, is_tree and rows.tree_len become 0. Flat rows that belong to no request are left as they were.
     """
-    requests = slots.shape[0]
-    _rows_kernel[(requests,)](
+    _rows_kernel[(is_tree.shape[0],)](
         slots,
         query_start_loc,
         seq_lens,
@@ -81,6 +95,9 @@ def expand_rows(
         rows.parents,
         rows.ancestors,
         rows.tree_len,
+        path,
+        slots.shape[0],
+        int(all_trees),
         N=trees.rows,
         BLOCK=max(64, triton.next_power_of_2(trees.rows)),
         num_warps=2,

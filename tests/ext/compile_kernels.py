@@ -29,8 +29,10 @@ from triton.runtime.jit import JITFunction, mangle_type
 from ddtree_ext.core.buffers import TreeBuffers, TreeRows
 from ddtree_ext.kernels.attention import tree_attention
 from ddtree_ext.kernels.attention_scratch import AttentionScratch, Tiles
+from ddtree_ext.kernels.block_tables import BlockTables, state_slots
 from ddtree_ext.kernels.build import build_trees
-from ddtree_ext.kernels.compact import CompactTable, compact_kv
+from ddtree_ext.kernels.compact import CompactTable, GroupedCache, compact_kv
+from ddtree_ext.kernels.count import count_trees
 from ddtree_ext.kernels.gather import gather_rows
 from ddtree_ext.kernels.rows import expand_rows
 from ddtree_ext.kernels.topk import top_logprobs
@@ -59,7 +61,7 @@ def cases() -> Iterator[Case]:
     one, starts, slots, path = ints(2), ints(3), ints(2, dtype=torch.int64), ints(2, 64)
     draft = torch.zeros(2, 15, 8), ints(2, 15, 8, dtype=torch.int64)
     yield "15 x 8", partial(build_trees, *draft, one, slots, trees), ARCHS
-    yield "63 nodes", partial(expand_rows, slots, starts, one, one, trees, rows), ARCHS
+    yield "63 nodes", partial(expand_rows, slots, starts, one, one, path, trees, rows), ARCHS
     tokens = ints(2, 64, dtype=torch.int64)
     yield "63 nodes", partial(walk_trees, tokens[0], tokens[0], starts, slots, one, trees, tokens, one, path), ARCHS
     kinds = (
@@ -73,7 +75,10 @@ def cases() -> Iterator[Case]:
         for tiles in Tiles.on(ROOM[arch], PROCESSORS[arch], size, dtype.itemsize, 64 * 6):
             yield attention(size, dtype, arch, tiles, starts, one, rows)
     cache = torch.zeros(4, 2, 784, 4, 256, dtype=torch.bfloat16).unbind(1)
-    yield "784 tokens a block", partial(compact_kv, CompactTable.of([cache]), path, one, starts, one, path, one), ARCHS
+    tables, table = BlockTables.of([path]), CompactTable.of([GroupedCache(0, *cache)])
+    yield "784 tokens a block", partial(compact_kv, table, tables, one, starts, one, path, one), ARCHS
+    yield "of 48 groups", partial(state_slots, tables, ints(48), 2, ints(48, 16)), ARCHS
+    yield "63 nodes", partial(count_trees, one, one, path, ints(83, dtype=torch.int64), 3, 64), ARCHS
     hidden = torch.zeros(8, 5120, dtype=torch.bfloat16)
     yield "in place", partial(gather_rows, hidden, starts, path, one, one, hidden), ARCHS
     for ranks, dtype in ((16, torch.bfloat16), (1, torch.bfloat16), (63, torch.float16), (16, torch.float32)):

@@ -81,7 +81,8 @@ def check(model: Model, requests: list[Request], budget: int, *, splits: int, se
     q = torch.randn(sum(lengths), model.heads, model.size, generator=gen).to(model.dtype)
     rows = TreeRows.allocate(len(requests), sum(lengths), DEVICE)
     is_tree = int32([r.tree is not None for r in requests])
-    expand_rows(torch.arange(len(requests)), starts(lengths), int32(seq_lens), is_tree, trees, rows)
+    path = torch.zeros(len(requests), trees.rows, dtype=torch.int32)
+    expand_rows(torch.arange(len(requests)), starts(lengths), int32(seq_lens), is_tree, path, trees, rows)
     group = model.heads // model.kv_heads
     scratch = AttentionScratch.allocate(
         len(requests),

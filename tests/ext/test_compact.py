@@ -9,7 +9,8 @@ from drafts import POISON, int32, starts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtree_ext.kernels.compact import CompactTable, compact_kv
+from ddtree_ext.kernels.block_tables import BlockTables
+from ddtree_ext.kernels.compact import CompactTable, GroupedCache, compact_kv
 
 ROWS = 12
 LAYOUTS = ("interleaved", "stacked")
@@ -48,7 +49,8 @@ def accepted_path(rng: np.random.Generator, rows: int) -> list[int]:
 def test_the_accepted_path_follows_the_prefix(
     layout: str, dtype: torch.dtype, block_size: int, size: int, layers: int, seed: int
 ) -> None:
-    """Requests of unequal bases and paths; some are no trees, some accept nothing; blocks are shuffled."""
+    """Requests of unequal bases and paths; some are no trees, some accept nothing; every layer has blocks of its own group,
+    whose tables are of unequal width, and shuffled."""
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     requests = int(rng.integers(1, 4))
@@ -56,21 +58,30 @@ def test_the_accepted_path_follows_the_prefix(
     is_tree = (rng.random(requests) < 0.8).tolist()
     seq_lens = [b + n for b, n in zip(bases, lengths, strict=True)]
     width = -(-max(seq_lens) // block_size)
-    blocks = torch.tensor(rng.permutation(requests * width).reshape(requests, width), dtype=torch.int32)
-    pairs = caches(layout, layers, (blocks.numel(), block_size, 2, size), dtype)
+    count = requests * width
+    tables = []
+    for group in range(layers + 1):
+        table = np.full((requests, width + group), POISON)
+        table[:, :width] = rng.permutation(count).reshape(requests, width)
+        tables.append(torch.tensor(table, dtype=torch.int32))
+    groups = rng.permutation(layers + 1)[:layers].tolist()
+    pairs = caches(layout, layers, (count, block_size, 2, size), dtype)
     paths = [accepted_path(rng, n) for n in lengths]
     path = int32([row for p in paths for row in p + [-1] * (ROWS - len(p))]).view(requests, ROWS)
 
     planes = [plane for pair in pairs for plane in pair]
     expected = [plane.clone() for plane in planes]
-    for new, old in zip(expected, planes, strict=True):
+    for number, (new, old) in enumerate(zip(expected, planes, strict=True)):
+        blocks = tables[groups[number // 2]]
         for r, rows in enumerate(paths):
             for i, row in enumerate(rows if is_tree[r] else []):
                 source, target = bases[r] + row, bases[r] + i
                 at = blocks[r, source // block_size], source % block_size
                 new[blocks[r, target // block_size], target % block_size] = old[at]
     consumed = int32([len(p) for p in paths])
-    compact_kv(CompactTable.of(pairs), blocks, int32(seq_lens), starts(lengths), int32(is_tree), path, consumed)
+    table = CompactTable.of([GroupedCache(group, *pair) for group, pair in zip(groups, pairs, strict=True)])
+    block_tables = BlockTables.of(tables)
+    compact_kv(table, block_tables, int32(seq_lens), starts(lengths), int32(is_tree), path, consumed)
     for plane, truth in zip(planes, expected, strict=True):
         assert torch.equal(plane.contiguous().view(torch.int16), truth.contiguous().view(torch.int16))
 
@@ -80,8 +91,8 @@ def test_a_step_that_accepts_no_node_moves_nothing(consumed: int) -> None:
     pairs = caches("stacked", 1, (2, 16, 1, 32), torch.float32)
     before = [plane.clone() for plane in pairs[0]]
     path = torch.full((1, 4), POISON, dtype=torch.int32)
-    table = CompactTable.of(pairs)
-    compact_kv(table, int32([0, 1]).view(1, 2), int32([20]), starts([4]), int32([1]), path, int32([consumed]))
+    table, blocks = CompactTable.of([GroupedCache(0, *pairs[0])]), BlockTables.of([int32([0, 1]).view(1, 2)])
+    compact_kv(table, blocks, int32([20]), starts([4]), int32([1]), path, int32([consumed]))
     assert all(torch.equal(a, b) for a, b in zip(pairs[0], before, strict=True))
 
 
@@ -89,6 +100,6 @@ def test_caches_that_do_not_belong_together_are_refused() -> None:
     (one,) = caches("stacked", 1, (2, 16, 1, 32), torch.float32)
     (other,) = caches("stacked", 1, (2, 16, 2, 32), torch.float32)
     with pytest.raises(ValueError, match="one shape and type"):
-        CompactTable.of([one, other])
+        CompactTable.of([GroupedCache(0, *one), GroupedCache(1, *other)])
     with pytest.raises(ValueError, match="contiguous rows"):
-        CompactTable.of([(one[0][..., ::2], one[1][..., ::2])])
+        CompactTable.of([GroupedCache(0, one[0][..., ::2], one[1][..., ::2])])

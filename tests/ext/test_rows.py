@@ -35,9 +35,16 @@ def test_rows_of_a_mixed_batch(data: st.DataObject, seed: int) -> None:
     if data.draw(st.booleans()):
         slots[0] = -1
     total = sum(lengths)
-    rows = poisoned_rows(requests + 1, total + 3)
+    rows = poisoned_rows(requests + 2, total + 3)
     seq_lens = [b + n for b, n in zip(bases, lengths, strict=True)]
-    expand_rows(int64(slots), starts(lengths), int32(seq_lens), int32(is_tree), stored(trees, BUDGET), rows)
+    flags, path = int32([*is_tree, POISON, POISON]), int32([[POISON] * (BUDGET + 1)] * (requests + 2))
+    all_trees = all(is_tree) and data.draw(st.booleans())
+    if all_trees:
+        flags.fill_(POISON)
+    stored_trees = stored(trees, BUDGET)
+    expand_rows(int64(slots), starts(lengths), int32(seq_lens), flags, path, stored_trees, rows, all_trees)
+    assert flags.tolist() == [*map(int, is_tree), 0, 0]
+    assert path.tolist() == [[0, *([-1] * BUDGET)]] * (requests + 2)
 
     at = 0
     for r in range(requests):
@@ -55,13 +62,14 @@ def test_rows_of_a_mixed_batch(data: st.DataObject, seed: int) -> None:
         at += lengths[r]
     for tensor in (rows.positions, rows.parents, rows.ancestors):
         assert (tensor[total:] == POISON).all()
-    assert rows.tree_len[requests] == POISON
+    assert rows.tree_len[requests:].tolist() == [0, 0]
 
 
 def test_the_largest_tree_and_a_long_prompt_chunk() -> None:
     tree = random_tree(np.random.default_rng(3), 63)
     rows = poisoned_rows(2, 64 + 700)
-    expand_rows(int64([0, 0]), starts([64, 700]), int32([1064, 700]), int32([1, 0]), stored([tree], 63), rows)
+    path = torch.zeros(2, 64, dtype=torch.int32, device=DEVICE)
+    expand_rows(int64([0, 0]), starts([64, 700]), int32([1064, 700]), int32([1, 0]), path, stored([tree], 63), rows)
     assert rows.tree_len.tolist() == [64, 0]
     assert rows.ancestors[:64].tolist() == [tree.ancestor_word(i) for i in range(64)]
     assert rows.ancestors[63] < 0
@@ -71,5 +79,6 @@ def test_the_largest_tree_and_a_long_prompt_chunk() -> None:
 
 def test_a_request_whose_tree_is_empty_has_its_root() -> None:
     rows = poisoned_rows(1, 1)
-    expand_rows(int64([0]), starts([1]), int32([31]), int32([1]), stored([Tree.root()], 4), rows)
+    path = torch.zeros(1, 5, dtype=torch.int32, device=DEVICE)
+    expand_rows(int64([0]), starts([1]), int32([31]), int32([1]), path, stored([Tree.root()], 4), rows)
     assert (rows.tree_len.tolist(), rows.positions.tolist(), rows.ancestors.tolist()) == ([1], [30], [1])

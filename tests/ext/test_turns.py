@@ -1,0 +1,52 @@
+"""benchmarks.gpu.turns: nobody measures before all are loaded, and never two at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu.turns import Turns
+
+
+@dataclass(frozen=True)
+class Spec:
+    arm: str
+    turns: str
+    together: int
+
+
+def test_arms_wait_for_the_last_one_and_then_measure_one_at_a_time(tmp_path: Path) -> None:
+    loaded: list[str] = []
+    measuring: list[str] = []
+    overlaps: list[tuple[str, ...]] = []
+
+    def arm(name: str, load_s: float) -> None:
+        turns = Turns.of(Spec(name, str(tmp_path), 3))
+        time.sleep(load_s)
+        loaded.append(name)
+        turns.wait_for_all()
+        assert len(loaded) == 2  # the third failed
+        for _ in range(5):
+            with turns.mine():
+                measuring.append(name)
+                overlaps.append(tuple(measuring))
+                time.sleep(0.01)
+                measuring.remove(name)
+
+    threads = [threading.Thread(target=arm, args=(f"tree:{n}", n / 20)) for n in (1, 6)]
+    for thread in threads:
+        thread.start()
+    Turns.of(Spec("chain:15", str(tmp_path), 3)).mark()
+    for thread in threads:
+        thread.join(30)
+    assert len(overlaps) == 10
+    assert all(len(names) == 1 for names in overlaps)
+
+
+def test_an_arm_alone_waits_for_nobody() -> None:
+    turns = Turns.of(Spec("ar", "", 1))
+    turns.wait_for_all()
+    with turns.mine():
+        pass
