@@ -62,21 +62,25 @@ must tests/engine_cpu/install.sh build/engine
 must tests/setup/pairs.sh
 joined "deployer, on this machine"
 
+# No clock decides anything in these, so they take what the others leave of the processors, to the end.
+beside "trees in the engine" nice -n 19 build/engine/bin/python "${pytest[@]}" tests/ext -m "engine and ($select)"
 lab=yes
 why=$(tests/lab/lab.sh check 2>&1) || lab=
 [ -z "$lab" ] || beside "staging box" on_laptop tests/lab -m "$select"
+[ -z "$lab" ] || beside "wheels for the staging box" build/venv/bin/python -m deployer.install.wheelhouse build/wheelhouse
 beside "models from the hub" on_laptop tests/deployer -m "engine and ($select)"
 part "algorithm and kernels, interpreted" in_engine tests/ext -m "not engine and ($select)"
 part "pairs" in_engine tests/pairs -m "$select"
 joined "models from the hub"
 [ -z "$lab" ] || joined "staging box"
-part "trees in the engine" in_engine tests/ext -m "engine and ($select)"
+[ -z "$lab" ] || joined "wheels for the staging box"
 if [ -n "$lab" ]; then
   part "deployments to the staging box" on_laptop tests/e2e -m "$select"
 else
   printf '\n== left out: everything on the staging box\n%s\n' "$why"
   summary+=("left out: the staging box (see above)")
 fi
+joined "trees in the engine"
 
 printf '\n'
 printf '%s\n' "${summary[@]}"
