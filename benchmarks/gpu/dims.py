@@ -27,6 +27,10 @@ class Dims:
     drafter_layers: int
     taps: tuple[int, ...]
 
+    @property
+    def drafter_head_dim(self) -> int:
+        return 128 if self.hidden > 1024 else self.head_dim
+
 
 QWEN36_27B = Dims(5120, 17408, 64, 24, 4, 256, 16, 48, 128, 248320, 32, 8, 5, (1, 16, 31, 46, 61))
 SLICE16 = Dims(5120, 17408, 16, 24, 4, 256, 16, 48, 128, 248320, 32, 8, 5, (1, 4, 7, 10, 13))
@@ -102,7 +106,7 @@ def _drafter(dims: Dims) -> dict[str, Any]:
         "num_hidden_layers": dims.drafter_layers,
         "num_attention_heads": dims.drafter_heads,
         "num_key_value_heads": dims.drafter_kv_heads,
-        "head_dim": 128 if dims.hidden > 1024 else dims.head_dim,
+        "head_dim": dims.drafter_head_dim,
         "rope_theta": 1e7,
         "layer_types": ["sliding_attention"] * (dims.drafter_layers - 1) + ["full_attention"],
         "sliding_window": 2048,
