@@ -10,9 +10,9 @@ from string import Template
 from deployer.errors import UsageError
 from deployer.fleet.inventory import Router
 from deployer.install.source import project_path
+from deployer.inventory.given import normalised
 from deployer.inventory.network import every_address
 from deployer.plan.layout import Layout
-from deployer.serve.options import normalised
 from deployer.serve.render import network_dropin
 
 PROMETHEUS_PORT = 29000

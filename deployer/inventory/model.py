@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from deployer.inventory.network import Address, Network
 from deployer.inventory.paths import HostPath, Identifier, LaptopPath, ProfileReference, SshWord
 from deployer.inventory.secret import SecretSource
+from deployer.inventory.tiers import Table, require_consistent
 
 SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD)$")
 OptionValue = str | int | float | bool | list[str] | dict[str, object]
@@ -133,10 +134,24 @@ class Tree(Section):
 
     enabled: bool = Field(default=True, description="false serves the plain DFlash chain")
     budget: int = Field(default=31, ge=1, le=63, description="nodes of a tree beside its root")
+    table: Table = Field(
+        default=(),
+        description="nodes by the number of requests in a step: first and last number, nodes; the largest is `budget`",
+    )
     tuned: LaptopPath | None = Field(
-        default=None, description="what `tune` wrote, in place of `budget`: budgets by batch size, or no tree at all"
+        default=None,
+        description="what `tune` wrote, in place of `budget` and `table`: budgets by batch size, or no tree at all",
     )
     options: dict[str, OptionValue] = Field(default_factory=dict, description="ddtree_ext's own, by their names")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.table and self.tuned:
+            raise ValueError("table and tuned exclude each other: what was measured takes the table's place")
+        require_consistent(self.table, self.budget, "budget")
+        if self.table and (largest := max(nodes for *_, nodes in self.table)) != self.budget:
+            raise ValueError(f"the largest of table has to be budget: it is {largest}, and budget is {self.budget}")
+        return self
 
 
 class Serve(Section):

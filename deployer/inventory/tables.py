@@ -78,6 +78,8 @@ def _kind(shape: Shape) -> str:
         return " or ".join(json.dumps(value) for value in shape["enum"])
     if shape.get("format") == "path":
         return "path on the laptop"
+    if "prefixItems" in shape:
+        return f"[{', '.join(_kind(one) for one in shape['prefixItems'])}]"
     if shape.get("type") == "array":
         return f"list: {_kind(shape['items'])}"
     kind = shape.get("type", "object")

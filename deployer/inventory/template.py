@@ -71,7 +71,7 @@ source = "index" # or "wheelhouse": wheels from a folder of this machine, for a 
 keep = 3 # $about_install_keep
 
 [tree]
-budget = 31 # $about_tree_budget, at most 63
+budget = 31 # $about_tree_budget, at most 63; by requests in a step: table = [[1, 2, 31], [3, 8, 15]]
 # tuned = "$bare.tuned.toml" # $about_tree_tuned
 
 [serve]

@@ -9,9 +9,11 @@ from typing import Literal
 
 from deployer.checkpoint import profiles
 from deployer.errors import UsageError
+from deployer.inventory.given import SEQS, most_requests
 from deployer.inventory.model import Inventory
+from deployer.inventory.tiers import Table
 from deployer.serve import tuned
-from deployer.serve.tuned import Kind, Table
+from deployer.serve.tuned import Kind
 
 MAX_BUDGET = 63
 TreeOrChain = Literal["chain", "tree"]
@@ -89,8 +91,8 @@ def chain(inventory: Inventory) -> Decoding:
 
 
 def tree(inventory: Inventory) -> Decoding:
-    """The tree that was tuned, else one of [tree] budget nodes; a budget below the drafter's width is refused here, not
-    after the model loaded.
+    """The tree that was tuned, else one of [tree] budget nodes, or as [tree] table has them; what the drafter's width or
+    the engine's requests contradict is refused here, not after the model loaded.
     """
     found = _tuned(inventory)
     if found is not None and found.kind == "tree":
@@ -103,7 +105,14 @@ def tree(inventory: Inventory) -> Decoding:
             remedy=(f"set a budget of {width} to {MAX_BUDGET}, or " if width <= MAX_BUDGET else "")
             + "[tree] enabled = false for the plain chain",
         )
-    return Decoding("tree", inventory.tree.budget)
+    table, most = inventory.tree.table, most_requests(inventory)
+    if table and most is not None and table[-1][1] > most:
+        raise UsageError(
+            f"[tree] table goes to {table[-1][1]} requests, and a step takes {most}",
+            where=f"inventory {inventory.name}",
+            remedy=f"end it at {most}, or raise [serve.options] {SEQS}",
+        )
+    return Decoding("tree", inventory.tree.budget, table)
 
 
 def served(inventory: Inventory) -> Decoding:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deployer.errors import UsageError
+from deployer.inventory.given import normalised
 from deployer.inventory.model import Inventory
 from deployer.serve.decoding import Decoding
 
@@ -32,7 +33,7 @@ def engine_options(
     given = normalised(inventory.serve.options)
     _refuse(given, _DECIDED, inventory)
     speculative = _mapping(given.pop("speculative-config", {}), "speculative-config", inventory)
-    decides = {TABLE: "[tree] tuned"} if decoding.table else {}
+    decides = {TABLE: "[tree] table, or the file that [tree] tuned names"} if decoding.table else {}
     _refuse(speculative, _SPECULATIVE_DECIDED | decides, inventory)
     additional = _mapping(given.pop("additional-config", {}), "additional-config", inventory)
     _refuse(additional, {"ddtree": "[tree.options]"}, inventory)
@@ -60,18 +61,6 @@ def engine_options(
     if additional:
         options["additional-config"] = additional
     return options
-
-
-def normalised(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Option names with dashes, and a false flag as its `no-` form: vLLM drops `key: false` from a config silently."""
-    result: dict[str, Any] = {}
-    for key, value in options.items():
-        name = key.lstrip("-").replace("_", "-")
-        if value is False:
-            result[name.removeprefix("no-") if name.startswith("no-") else f"no-{name}"] = True
-        else:
-            result[name] = value
-    return result
 
 
 def as_yaml(options: Mapping[str, Any]) -> str:

@@ -49,7 +49,7 @@ def plan(inventory: Inventory, transport: Transport, *, replace: str | None = No
     preflight.models_are_there(transport, engine.target, engine.drafter)
     files = render(inventory, Place.of_service(inventory), engine, gpus.nodes, local_secrets(inventory))
     active = records.active()
-    first = (account.step(layout, transport), *_said(softer), *_tuned(inventory, transport, engine, state.current))
+    first = (account.step(layout, transport), *_said(softer), *_decoding(inventory, transport, engine, state.current))
     differing = records.in_place(files)
     reason = _reason(state, active, files, differing)
     if reason == _RECONFIGURED and active is not None:
@@ -76,11 +76,16 @@ def _said(softer: tuple[str, ...]) -> tuple[Step, ...]:
     return (Step("serve", "confinement", f"{why}; ddtree-deploy check says how to mend it"),)
 
 
-def _tuned(inventory: Inventory, transport: Transport, engine: Engine, release: str) -> tuple[Step, ...]:
-    """What a file of `tune` decides, and whether it was measured with what is there now."""
+def _decoding(inventory: Inventory, transport: Transport, engine: Engine, release: str) -> tuple[Step, ...]:
+    """What decides budgets by batch size: the inventory's table, or a file of `tune`, and whether that was measured with
+    what is there now.
+    """
     path = inventory.tree.tuned
-    if path is None or not inventory.tree.enabled:
+    if not inventory.tree.enabled:
         return ()
+    if path is None:
+        said = f"{engine.decoding}: [tree] table"
+        return (Step("serve", "decoding", said),) if inventory.tree.table else ()
     made = tuned.read(path)
     others = [f"release {made.release}"] if made.release != release else []
     others += ["another drafter"] if made.drafter != fingerprint(transport, engine.drafter) else []

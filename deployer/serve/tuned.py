@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 
 from deployer.inventory.load import validated
 from deployer.inventory.model import Section
+from deployer.inventory.tiers import Table, require_consistent
 
 Kind = Literal["autoregressive", "chain", "tree"]
-Table = tuple[tuple[int, int, int], ...]
 
 
 class Tuned(Section):
@@ -33,18 +33,7 @@ class Tuned(Section):
     def _consistent(self) -> Self:
         if (self.kind == "autoregressive") != (self.tokens == 0):
             raise ValueError("tokens is 0 if kind is autoregressive, and only then")
-        expected = 1
-        for first, last, tokens in self.table:
-            if first != expected or last < first:
-                raise ValueError(f"the sizes of table go up from 1 without a gap: {first} to {last} does not follow")
-            if not 0 <= tokens <= self.tokens:
-                raise ValueError(f"table has {tokens} tokens, and tokens is {self.tokens}")
-            expected = last + 1
-        if self.table and not self.table[0][2]:
-            raise ValueError(
-                "table has 0 tokens for a request alone: the gate sees by one that drafts are accepted. Give it some, or "
-                "leave table out of autoregressive"
-            )
+        require_consistent(self.table, self.tokens, "tokens")
         return self
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from deployer.bench.model import Part
-from deployer.serve.tuned import Kind, Table
+from deployer.inventory.tiers import Table
+from deployer.serve.tuned import Kind
 
 
 class Seen(Part):

@@ -16,11 +16,11 @@ from deployer.bench.model import Cell
 from deployer.bench.plan import scene
 from deployer.bench.sweep import Sweep
 from deployer.errors import UsageError
+from deployer.inventory.given import SEQS, most_requests
 from deployer.inventory.model import Inventory
 from deployer.plan.step import Plan, Step
 from deployer.serve import tuned
 from deployer.serve.decoding import Decoding, drafter_width
-from deployer.serve.options import normalised
 from deployer.serve.tuned import Tuned
 from deployer.transport.base import Transport
 from deployer.tune import file
@@ -28,30 +28,22 @@ from deployer.tune.choose import candidates, check
 from deployer.tune.found import Found, Part, Tune, found, measured
 from deployer.tune.model import Tuning
 
-_SEQS, _USUAL_SEQS = "max-num-seqs", 8
+_USUAL_SEQS = 8
 
 
 def usual_concurrency(inventory: Inventory) -> tuple[int, ...]:
     """1, 2, 4 ... to the most requests that a step takes: [serve.options] max-num-seqs, else 8."""
-    most = _most(inventory) or _USUAL_SEQS
+    most = most_requests(inventory) or _USUAL_SEQS
     return tuple(sorted({*(1 << power for power in range(most.bit_length())), most}))
-
-
-def _most(inventory: Inventory) -> int | None:
-    """Requests in a step, where the inventory says so."""
-    most = normalised(inventory.serve.options).get(_SEQS)
-    if most is None or (isinstance(most, int) and most >= 1):
-        return most
-    raise UsageError(f"{_SEQS} is {most!r}", where=f"inventory {inventory.name}", remedy="a number from 1 on")
 
 
 def _fit_into_a_step(counts: Sequence[int], inventory: Inventory) -> None:
     """UsageError for requests of which some would only wait: their speed would be that of fewer."""
-    most = _most(inventory)
+    most = most_requests(inventory)
     over = [str(count) for count in counts if most is not None and count > most]
     if over:
-        what = f"{', '.join(over)} requests are never in a step together: [serve.options] {_SEQS} is {most}"
-        raise UsageError(what, where="--concurrency", remedy=f"at most {most}, or change {_SEQS}")
+        what = f"{', '.join(over)} requests are never in a step together: [serve.options] {SEQS} is {most}"
+        raise UsageError(what, where="--concurrency", remedy=f"at most {most}, or change {SEQS}")
 
 
 def usual_arms(inventory: Inventory) -> tuple[str, ...]:
@@ -152,7 +144,8 @@ def _reading(path: Path, inventory: Inventory) -> str:
     """What makes serve read it."""
     if inventory.tree.tuned == path:
         return f"ddtree-deploy serve {inventory.name} reads it"
-    return f'serve reads it once [tree] says tuned = "{path.name}" in place of a budget'
+    old = "table" if inventory.tree.table else "a budget"
+    return f'serve reads it once [tree] says tuned = "{path.name}" in place of {old}'
 
 
 def _values(new: Found) -> Tuned:

@@ -14,11 +14,12 @@ from material import recorded
 
 from deployer.errors import UsageError
 from deployer.facts import confinement
+from deployer.inventory.given import normalised
 from deployer.inventory.load import load
 from deployer.inventory.model import Inventory
 from deployer.inventory.secret import Secret
 from deployer.serve import decoding
-from deployer.serve.options import as_yaml, engine_options, from_yaml, normalised
+from deployer.serve.options import as_yaml, engine_options, from_yaml
 from deployer.serve.render import Engine, Files, Place, environment_file, render
 
 NODES = ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm")
@@ -42,7 +43,7 @@ def options(subject: Inventory) -> dict[str, Any]:
     return from_yaml(files(subject).config)
 
 
-TREE = {"enabled": True, "budget": 31}
+TREE = {"enabled": True, "budget": 31, "table": ()}
 
 
 def test_a_tree_on_a_gpu_names_worker_backend_and_budget() -> None:
@@ -70,7 +71,7 @@ def test_a_tree_switched_off_is_the_stock_chain_at_the_drafters_width() -> None:
 
 def test_a_budget_below_the_drafters_width_is_refused() -> None:
     with pytest.raises(UsageError, match="below the drafter's width 15"):
-        files(inventory("ct129", tree={"enabled": True, "budget": 8}))
+        files(inventory("ct129", tree=TREE | {"budget": 8}))
 
 
 def test_the_inventorys_options_reach_vllm_by_their_names() -> None:

@@ -28,7 +28,7 @@ def text(**changes: object) -> str:
         ({"table": [[1, 2, 32]]}, "table has 32 tokens, and tokens is 31"),
         ({"kind": "autoregressive"}, "tokens is 0 if kind is autoregressive"),
         ({"table": [[1, 8, 0]]}, "table has 0 tokens for a request alone"),
-        ({"kind": "autoregressive", "tokens": 0, "table": [[1, 8, 0]]}, "leave table out of autoregressive"),
+        ({"kind": "autoregressive", "tokens": 0, "table": [[1, 8, 0]]}, "leave table out"),
         ({"tokens": 64}, "64 tokens do not go with a tree"),
         ({"budget": 3}, "budget"),
         ({"kind": "chain", "tokens": 8, "table": []}, "8 tokens do not go with a chain"),
