@@ -17,6 +17,7 @@ from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
 
 from ddtree_ext.engine.commit import KvCommit, StateCommit
 from ddtree_ext.engine.counters import StepCounters
+from ddtree_ext.engine.families import Families
 from ddtree_ext.engine.layers import TreeLayers
 from ddtree_ext.engine.options import drafter_width, node_budget
 from ddtree_ext.engine.requests import request_budget
@@ -44,6 +45,7 @@ class TreeStateMixin:
         self.kv_commit: KvCommit | None = None
         self.state_commit: StateCommit | None = None
         self._tables = BlockTables.of(())
+        self._families = Families.of(())
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
         super().add_request(req_index, new_req_data)  # type: ignore[misc]
@@ -66,18 +68,33 @@ class TreeStateMixin:
         input_batch: Any,
         cudagraph_mode: CUDAGraphMode,
         block_tables: tuple[torch.Tensor, ...],
+        slot_mappings: torch.Tensor,
+        attn_groups: list[list[Any]],
+        kv_cache_config: Any,
+        for_capture: bool = False,
         *args: Any,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        for_capture = bool(kwargs.get("for_capture", False))
         self._begin_step(input_batch, for_capture)
         if not self._tables.are(block_tables):
             self._tables = BlockTables.of(block_tables)
         if self.state_commit is not None:
             state_slots(self._tables, self.state_commit.groups, input_batch.num_reqs, self.step.state_slots)
+        if self._families.source is not attn_groups:
+            self._families = Families.of(attn_groups)
+        built = self._families.built
         metadata: dict[str, Any] = super().prepare_attn(  # type: ignore[misc]
-            input_batch, cudagraph_mode, block_tables, *args, **kwargs
+            input_batch,
+            cudagraph_mode,
+            block_tables,
+            slot_mappings,
+            built,
+            kv_cache_config,
+            for_capture,
+            *args,
+            **kwargs,
         )
+        self._families.complete(metadata, block_tables, slot_mappings)
         return metadata
 
     def _begin_step(self, input_batch: Any, for_capture: bool) -> None:
