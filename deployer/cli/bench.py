@@ -13,7 +13,7 @@ from deployer.cli import verb
 from deployer.cli.display import out, show_line
 from deployer.cli.host import Host, HostName, PlanOnly, carry_out, reached
 from deployer.cli.report import report
-from deployer.errors import UsageError
+from deployer.cli.results import to_be_written, write
 from deployer.plan.step import Plan
 
 if TYPE_CHECKING:
@@ -93,8 +93,10 @@ def run(
     from deployer.bench.sweep import sweep_of
     from deployer.inventory.load import load
 
+    inventory = load(host)
+    to_be_written(inventory.name, file, html)
     sweep = sweep_of(
-        load(host),
+        inventory,
         arms=arms,
         sets=sets,
         concurrency=concurrency,
@@ -136,20 +138,6 @@ def show_bench(
         write(file, found.file.model_dump_json(indent=1) + "\n", host.inventory.name)
     if html is not None:
         write(html, page(found.file), host.inventory.name)
-
-
-def write(file: Path, text: str, host: str) -> None:
-    """Writes it whole or not at all, and says where. {host} in the name is the host's."""
-    file = Path(str(file).replace("{host}", host))
-    part = file.with_name(f"{file.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
-    except OSError as error:
-        raise UsageError(
-            f"the results cannot be written: {error.strerror}", where=str(file), remedy="name a file that can be made"
-        ) from error
-    out.print(f"written: {file}", markup=False)
 
 
 def show(results: Results, html: Html = None) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deployer.cli.bench import Concurrency, Html, OneLoad, Out, Sets, TakeGpu, Temperature, write
+from deployer.cli.bench import Concurrency, Html, OneLoad, Out, Sets, TakeGpu, Temperature
 from deployer.cli.display import out
 from deployer.cli.host import Host, HostName, PlanOnly, reached
 from deployer.cli.report import report
+from deployer.cli.results import to_be_written, write
 from deployer.cli.up import Stage, climb, foresee
 from deployer.errors import UndecidedError
 from deployer.inventory.load import TUNED, find, load
@@ -69,6 +70,7 @@ def tune(
     from deployer.tune.plan import usual_arms, usual_concurrency
 
     inventory = load(host)
+    to_be_written(inventory.name, results, html)
     sweep = sweep_of(
         inventory,
         arms=arms or ",".join(usual_arms(inventory)),
