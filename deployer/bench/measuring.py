@@ -49,7 +49,7 @@ class Measuring:
             self._all(service, way if running else None, progress)
         finally:
             if running:
-                progress.say("starting the service again")
+                progress.say("starting the service again; `ddtree-deploy status` says when it serves")
                 with held_back():
                     way.take()
                     way.end()

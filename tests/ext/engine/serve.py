@@ -88,12 +88,12 @@ def run_group(llm: Any, group: tuple[Ask, ...], number: int) -> list[Outcome]:
 
 
 def metrics(llm: Any) -> dict[str, Any]:
-    """Everything that vLLM would show of speculation and trees on /metrics."""
+    """Everything that vLLM would show of speculation, trees and preemptions on /metrics."""
     from prometheus_client import REGISTRY
 
     shown: dict[str, Any] = {}
     for family in REGISTRY.collect():
-        if "spec_decode" in family.name or "ddtree" in family.name:
+        if any(word in family.name for word in ("spec_decode", "ddtree", "preemptions")):
             for sample in family.samples:
                 labels = (sample.labels.get(name) for name in ("depth", "position", "node", "le"))
                 label = next((value for value in labels if value is not None), None)
