@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
@@ -25,7 +25,7 @@ from deployer.cli.document import Document, ErrorLine, Fleet, code_and_outcome
 from deployer.cli.report import report
 from deployer.cli.stream import Name, Stream, Unread
 from deployer.errors import MEANINGS, DeployError, Exit, worst
-from deployer.plan.signals import ENDING
+from deployer.plan.signals import ENDING, held_back
 
 NARROWEST = 60  # columns that a host's own output gets at least
 
@@ -98,8 +98,16 @@ def ask(call: Call, hosts: tuple[str, ...], *, parallel: int, json: bool, aloud:
             show(line)
 
     with ThreadPoolExecutor(max_workers=parallel) as pool:
-        running = [pool.submit(ask, member) for member in members]
-        _wait(lambda: [future.result() for future in running], members, stopping)
+        running: list[Future[None]] = []
+
+        def all_ended() -> None:
+            # A host may be at work while the pool still starts its thread: an interrupt in there would be nobody's.
+            with held_back():
+                running.extend(pool.submit(ask, member) for member in members[len(running) :])
+            for future in running:
+                future.result()
+
+        _wait(all_ended, members, stopping)
     return members
 
 

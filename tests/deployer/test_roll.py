@@ -10,7 +10,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from calling import Called, Caller
@@ -155,8 +157,9 @@ def test_programs_read_how_far_the_roll_came(rolled: Roll) -> None:
     assert [document.plan_only for document in found.hosts] == [False, False, True]
 
 
+@pytest.mark.parametrize("moment", ["while it waits", "while it starts to"])
 def test_an_interrupted_roll_ends_with_the_host_it_was_at(
-    rolled: Roll, turns: Callable[[], list[str]], tmp_path: Path
+    rolled: Roll, turns: Callable[[], list[str]], tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt() -> None:
         deadline = time.monotonic() + 30
@@ -165,10 +168,23 @@ def test_an_interrupted_roll_ends_with_the_host_it_was_at(
         os.kill(os.getpid(), signal.SIGINT)
 
     wait = f"trap 'exit 130' TERM; touch {tmp_path}/begun; while :; do sleep 0.05; done"
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+    if moment == "while it waits":
+        threading.Thread(target=interrupt).start()
+    else:
+        submitted: list[None] = []
+
+        class Slow(ThreadPoolExecutor):
+            """The third process, the turn of ann after both plans, is at work before the pool says that it has begun."""
+
+            def submit(self, *args: Any, **kwargs: Any) -> Any:
+                begun = super().submit(*args, **kwargs)
+                submitted.append(None)
+                if len(submitted) == 3:
+                    interrupt()
+                return begun
+
+        monkeypatch.setattr("deployer.cli.fleet.ThreadPoolExecutor", Slow)
     called = rolled(plans=everybody("ann", "bob"), ends={"ann": wait})
-    thread.join()
     assert called.code == Exit.INTERRUPTED
     assert turns() == ["ann"]
     assert summary(called)[-2:] == ["ann unknown", "bob untouched"]
