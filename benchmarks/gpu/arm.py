@@ -48,6 +48,7 @@ class Spec:
     kv_gib: float = 0.0  # of the caches; 0: what is left of 85 % of the memory
     turns: str = ""  # folder in which arms that are loaded together take turns
     together: int = 1  # how many they are
+    place: int = 0  # this one's among them
 
     @property
     def nodes(self) -> int:

@@ -11,13 +11,15 @@ import torch
 from benchmarks.gpu.dims import Dims
 from benchmarks.gpu.roofline import CONV_WIDTH, DRAFTER_WIDTH, RANKS, Step
 from ddtree_ext.core.buffers import TreeBuffers, TreeRows
+from ddtree_ext.engine.counters import NODES, SUMS
 from ddtree_ext.kernels.attention import tree_attention
 from ddtree_ext.kernels.attention_scratch import AttentionScratch
-from ddtree_ext.kernels.block_tables import BlockTables
+from ddtree_ext.kernels.block_tables import BlockTables, state_slots
 from ddtree_ext.kernels.build import build_trees
 from ddtree_ext.kernels.compact import CompactTable, GroupedCache, compact_kv
+from ddtree_ext.kernels.count import count_trees
 from ddtree_ext.kernels.gated_norm import gated_norm
-from ddtree_ext.kernels.gather import gather_rows
+from ddtree_ext.kernels.gather import RowPointers, gather_rows
 from ddtree_ext.kernels.gdn_commit import CommitTable, GdnLayer, commit_tree
 from ddtree_ext.kernels.gdn_conv import conv_tree
 from ddtree_ext.kernels.gdn_delta import apply_tree
@@ -149,12 +151,14 @@ def cases(dims: Dims, step: Step, device: str, changed: Mapping[str, int] | None
     rows = TreeRows.allocate(step.batch, inputs.tokens, device)
     path = torch.empty_like(inputs.path)
     tree = inputs.slots, inputs.starts, inputs.seq_lens, inputs.is_tree, path, inputs.trees, rows
+    yield _slots(inputs)
     yield Case("expand_rows", ("expand_rows",), lambda: expand_rows(*tree))
     yield from _delta(inputs)
     yield _norm(inputs)
     yield _attention(inputs)
     yield _compact(inputs)
     yield _walk(inputs)
+    yield _count(inputs)
     yield _gather(inputs)
     yield _topk(inputs)
     yield _build(inputs)
@@ -269,11 +273,29 @@ def _walk(inputs: Inputs) -> Case:
     return Case("walk_trees", ("walk_trees",), walk)
 
 
+def _slots(inputs: Inputs) -> Case:
+    layers, batch = inputs.dims.layers - inputs.dims.layers // 4, inputs.step.batch
+    tables = BlockTables.of([inputs.ints([[layer + 1] * 4] * batch) for layer in range(layers)])
+    groups, slots = inputs.ints(list(range(layers))), inputs.ints([[0] * batch] * layers)
+    return Case("state_slots", ("state_slots",), lambda: state_slots(tables, groups, batch, slots))
+
+
+def _count(inputs: Inputs) -> Case:
+    totals = torch.zeros(SUMS + NODES + DRAFTER_WIDTH + 1, dtype=torch.int64, device=inputs.device)
+    lens = inputs.rows.tree_len
+    return Case(
+        "count_trees",
+        ("count_trees",),
+        lambda: count_trees(lens, inputs.consumed, inputs.path, totals, SUMS, NODES),
+    )
+
+
 def _gather(inputs: Inputs) -> Case:
-    states = inputs.random(inputs.tokens, inputs.dims.hidden * len(inputs.dims.taps))
+    states = [inputs.random(inputs.tokens, inputs.dims.hidden) for _ in inputs.dims.taps]
+    pointers = RowPointers.of(states)
 
     def gather() -> None:
-        gather_rows(states, inputs.starts, inputs.path, inputs.consumed, inputs.is_tree, states)
+        gather_rows(states, pointers, inputs.starts, inputs.path, inputs.consumed, inputs.is_tree)
 
     return Case("gather_rows", ("gather_rows",), gather)
 

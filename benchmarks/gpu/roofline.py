@@ -95,7 +95,7 @@ def splits(dims: Dims, step: Step) -> int:
 def works(dims: Dims, step: Step) -> tuple[Work, ...]:
     """Every kernel of ddtree_ext that a step launches on one rank, in the order of the step."""
     return (
-        *_rows(step),
+        *_rows(dims, step),
         *_delta(dims, step),
         *_attention(dims, step),
         *_commit(dims, step),
@@ -163,8 +163,10 @@ def _commit(dims: Dims, step: Step) -> Iterator[Work]:
     yield Work("commit_tree", 1, cases * (2 * state * WIDE + stash + window), fp32=cases * step.path * 3 * state)
 
 
-def _rows(step: Step) -> Iterator[Work]:
+def _rows(dims: Dims, step: Step) -> Iterator[Work]:
+    """What begins a step. vLLM keeps a cache group for every Gated DeltaNet layer of the 27B."""
     tree = step.batch * step.rows
+    yield Work("state_slots", 1, (dims.layers - dims.layers // 4) * step.batch * 2 * 4)
     yield Work("expand_rows", 1, tree * 2 * (4 + 4 + 8))  # depth, parent, word; position, parent, word
 
 
@@ -172,6 +174,7 @@ def _draft(dims: Dims, step: Step) -> Iterator[Work]:
     """The walk, and the path's hidden states for the drafter."""
     tree = step.batch * step.rows
     yield Work("walk_trees", 1, tree * (8 + 8 + 4 + 8 + 4))
+    yield Work("count_trees", 1, tree * 4 + step.batch * (step.path + 3) * 8)
     yield Work("gather_rows", 1, step.batch * len(dims.taps) * 2 * step.path * dims.hidden * ACTIVATION)
 
 

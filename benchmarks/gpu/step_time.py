@@ -166,8 +166,9 @@ def measured(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]
             yield from (run_arm(spec, given.limit) for spec in specs)
             continue
         with tempfile.TemporaryDirectory() as turns, ThreadPoolExecutor(len(specs)) as pool:
-            specs = [replace(spec, turns=turns, together=len(specs)) for spec in specs]
-            yield from pool.map(lambda spec: run_arm(spec, given.limit), specs)
+            specs = [replace(spec, turns=turns, together=len(specs), place=n) for n, spec in enumerate(specs)]
+            limit = given.limit * len(specs)  # each waits for the others
+            yield from pool.map(lambda spec: run_arm(spec, limit), specs)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ class Loaded(Protocol):
     """What of an arm's spec is read here."""
 
     @property
-    def arm(self) -> str: ...
+    def place(self) -> int: ...
     @property
     def turns(self) -> str: ...
     @property
@@ -27,17 +27,17 @@ class Turns:
     """A folder with a mark for every arm that is loaded or has failed, and the lock of the one that measures. None: alone."""
 
     folder: Path | None
-    arm: str
+    place: int
     count: int
 
     @classmethod
     def of(cls, spec: Loaded) -> Turns:
-        return cls(Path(spec.turns) if spec.turns else None, spec.arm, spec.together)
+        return cls(Path(spec.turns) if spec.turns else None, spec.place, spec.together)
 
     def mark(self) -> None:
         """This arm need not be waited for."""
         if self.folder:
-            (self.folder / f"loaded {self.arm}").touch()
+            (self.folder / f"loaded {self.place}").touch()
 
     def wait_for_all(self) -> None:
         """Returns when every arm is loaded, or has failed: whoever started the arm marks it then."""

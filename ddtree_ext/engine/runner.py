@@ -1,4 +1,4 @@
-"""The runner's two changes: the speculator is the tree's, and prefill batches make no use of a previous step's path."""
+"""The runner's one change: the speculator is the tree's."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 from ddtree_ext.engine.options import DDTreeOptions, drafter_width, node_budget
 from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.build import build_trees
-from ddtree_ext.kernels.gather import gather_rows
+from ddtree_ext.kernels.gather import RowPointers, gather_rows
 from ddtree_ext.kernels.topk import top_logprobs
 from ddtree_ext.kernels.topk_scratch import TopkScratch
 
@@ -40,6 +40,7 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         self._logprobs = torch.zeros(drafted, self.topk, dtype=torch.float32, device=device)
         self._ids = torch.zeros(drafted, self.topk, dtype=torch.int64, device=device)
         self._step: VerifyStep | None = None
+        self._pointers: RowPointers | None = None
 
     def set_attn(self, model_state: Any, *args: Any, **kwargs: Any) -> None:
         super().set_attn(model_state, *args, **kwargs)
@@ -92,14 +93,15 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         """
         step = self._step
         if step is not None and step.any_tree and aux_hidden_states and not kwargs.get("dummy_run", False):
-            reqs, states = (
-                step.num_reqs,
-                torch.cat(aux_hidden_states, dim=-1),
-            )  # the base class's first step: one launch for all
-            gather_rows(
-                states, step.query_start_loc[: reqs + 1], step.path[:reqs], num_sampled, step.is_tree[:reqs], states
+            reqs = step.num_reqs
+            gather_rows(  # in place: nobody reads them after the drafter
+                aux_hidden_states,
+                self._pointers_of(aux_hidden_states),
+                step.query_start_loc[: reqs + 1],
+                step.path[:reqs],
+                num_sampled,
+                step.is_tree[:reqs],
             )
-            aux_hidden_states = [states]
         super().propose(
             input_batch,
             attn_metadata,
@@ -113,3 +115,9 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         if step is None:
             return self.draft_tokens.new_zeros(input_batch.num_reqs, self.budget)
         return step.trees.tokens[input_batch.idx_mapping]
+
+    def _pointers_of(self, states: list[torch.Tensor]) -> RowPointers:
+        """Those of a captured graph's outputs stay where they are from step to step."""
+        if self._pointers is None or self._pointers.addresses != tuple(state.data_ptr() for state in states):
+            self._pointers = RowPointers.of(states)
+        return self._pointers

@@ -73,7 +73,7 @@ def _attend(
     return acc, higher, total * decay + tl.sum(weight, 1)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["splits"])  # type: ignore[untyped-decorator]
 def _partial_kernel(
     q_ptr: tl.tensor,
     k_ptr: tl.tensor,
@@ -160,7 +160,7 @@ def _partial_kernel(
     tl.store(lse_ptr + out, tl.where(seen, high + tl.log2(tl.where(seen, total, 1.0)), float("-inf")), mask=live)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["splits"])  # type: ignore[untyped-decorator]
 def _combine_kernel(
     partial_ptr: tl.tensor,
     lse_ptr: tl.tensor,

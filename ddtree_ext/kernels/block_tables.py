@@ -46,7 +46,7 @@ class BlockTables:
         )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["requests"])  # type: ignore[untyped-decorator]
 def _slots_kernel(
     pointers_ptr: tl.tensor,
     strides_ptr: tl.tensor,

@@ -17,7 +17,7 @@ BLOCK_ROWS = 8
 """Heads of tokens in a program: with 128 columns 8 elements a thread, 16 bytes of bfloat16."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def gated_norm_kernel(
     x_ptr: tl.tensor,
     x_token: tl.tensor,

@@ -2,74 +2,97 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 
 
+@dataclass(frozen=True)
+class RowPointers:
+    """Addresses of A tensors of one form, [T, H] each, for one launch over all of them.
+
+    pointers [A] int64, on their device; they hold while the tensors do, which is for the caller to know: the tensors
+    themselves may be large and are not kept.
+    """
+
+    addresses: tuple[int, ...]
+    pointers: torch.Tensor
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor]) -> RowPointers:
+        """Raises ValueError where forms differ, or rows are not contiguous elements of 16 or 32 bits."""
+        kinds = {(tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in tensors}
+        if len(kinds) != 1:
+            raise ValueError(
+                f"tensors whose rows are gathered together must have one form; found {sorted(map(str, kinds))}"
+            )
+        ((_, stride, dtype),) = kinds
+        if stride[1] != 1 or dtype.itemsize not in {2, 4}:
+            raise ValueError(f"rows must be contiguous elements of 16 or 32 bits, not {dtype} with strides {stride}")
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
+        return cls(addresses, torch.tensor(addresses, dtype=torch.int64).to(tensors[0].device, non_blocking=True))
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _gather_kernel(
-    source_ptr: tl.tensor,
-    target_ptr: tl.tensor,
+    pointers_ptr: tl.tensor,
     query_start_ptr: tl.tensor,
     path_ptr: tl.tensor,
     num_sampled_ptr: tl.tensor,
     is_tree_ptr: tl.tensor,
-    source_row: tl.tensor,
-    target_row: tl.tensor,
+    row_halves: tl.tensor,
     path_row: tl.tensor,
-    width: tl.tensor,
-    IN_PLACE: tl.constexpr,
+    halves: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
     request = tl.program_id(0).to(tl.int64)
     if tl.load(is_tree_ptr + request) == 0:
         return
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    here = column < width
+    # Rows are moved as 16-bit units, whatever they hold.
+    rows_ptr = tl.load(pointers_ptr + tl.program_id(2)).to(tl.pointer_type(tl.int16))
+    unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    here = unit < halves
     start = tl.load(query_start_ptr + request).to(tl.int64)
-    # In place, ascending order is safe: path[i] >= i and rises, and a column stays with its thread.
+    # Ascending order is safe in place: path[i] >= i and rises, and a column stays with its thread.
     for i in tl.range(0, tl.load(num_sampled_ptr + request)):
         row = tl.load(path_ptr + request * path_row + i)
-        if (row != i) | (not IN_PLACE):
-            values = tl.load(source_ptr + (start + row) * source_row + column, mask=here)
-            tl.store(target_ptr + (start + i) * target_row + column, values, mask=here)
+        if row != i:
+            values = tl.load(rows_ptr + (start + row) * row_halves + unit, mask=here)
+            tl.store(rows_ptr + (start + i) * row_halves + unit, values, mask=here)
 
 
 def gather_rows(
-    source: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    pointers: RowPointers,
     query_start_loc: torch.Tensor,
     path: torch.Tensor,
     num_sampled: torch.Tensor,
     is_tree: torch.Tensor,
-    target: torch.Tensor,
 ) -> None:
-    """Row start + i of `target` becomes row start + path[i] of `source`, for i below num_sampled; all others stay.
+    """In each of `tensors`, row start + i becomes row start + path[i], for i below num_sampled; all others stay.
 
-    source, target:  [T, H] of one type, last dimension contiguous; the same tensor, or without overlap
+    tensors:         [T, H] each, of the addresses in `pointers`
     query_start_loc: [R + 1] int32
     path:            [R, N] int32, rising; path[:, 0] = 0, the root
     num_sampled:     [R] int32, accepted rows with the root
     is_tree:         [R] int32, 0: the request's rows stay
-    Raises ValueError when source and target differ in width or type.
     """
-    if source.shape[1] != target.shape[1] or source.dtype != target.dtype:
-        kinds = f"{source.shape[1]} x {source.dtype} and {target.shape[1]} x {target.dtype}"
-        raise ValueError(f"rows to gather and rows to write differ: {kinds}")
-    width = source.shape[1]
-    block = min(1024, triton.next_power_of_2(width))
-    _gather_kernel[(num_sampled.shape[0], triton.cdiv(width, block))](
-        source,
-        target,
+    form = tensors[0]
+    size = form.dtype.itemsize // 2
+    halves = form.shape[1] * size
+    block = min(2048, triton.next_power_of_2(halves))
+    _gather_kernel[(num_sampled.shape[0], triton.cdiv(halves, block), len(tensors))](
+        pointers.pointers,
         query_start_loc,
         path,
         num_sampled,
         is_tree,
-        source.stride(0),
-        target.stride(0),
+        form.stride(0) * size,
         path.stride(0),
-        width,
-        IN_PLACE=source.data_ptr() == target.data_ptr(),
+        halves,
         BLOCK=block,
         num_warps=4,
     )

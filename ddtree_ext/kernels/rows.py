@@ -9,7 +9,7 @@ import triton.language as tl
 from ddtree_ext.core.buffers import TreeBuffers, TreeRows
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["requests", "all_trees"])  # type: ignore[untyped-decorator]
 def _rows_kernel(
     slots_ptr: tl.tensor,
     query_start_ptr: tl.tensor,

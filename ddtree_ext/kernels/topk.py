@@ -70,7 +70,7 @@ def _tile(
     return tl.load(chunk_ptr + local, mask=here & (local < left) & (tile < TILES), other=float("-inf"))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _chunk_kernel(
     logits_ptr: tl.tensor,
     keys_ptr: tl.tensor,
@@ -134,7 +134,7 @@ def _chunk_kernel(
     tl.store(keys_ptr + at * K + tl.arange(0, K)[None, :], wide, mask=row < rows)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _merge_kernel(
     keys_ptr: tl.tensor,
     high_ptr: tl.tensor,

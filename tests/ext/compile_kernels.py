@@ -33,7 +33,7 @@ from ddtree_ext.kernels.block_tables import BlockTables, state_slots
 from ddtree_ext.kernels.build import build_trees
 from ddtree_ext.kernels.compact import CompactTable, GroupedCache, compact_kv
 from ddtree_ext.kernels.count import count_trees
-from ddtree_ext.kernels.gather import gather_rows
+from ddtree_ext.kernels.gather import RowPointers, gather_rows
 from ddtree_ext.kernels.rows import expand_rows
 from ddtree_ext.kernels.topk import top_logprobs
 from ddtree_ext.kernels.topk_scratch import TopkScratch
@@ -80,7 +80,11 @@ def cases() -> Iterator[Case]:
     yield "of 48 groups", partial(state_slots, tables, ints(48), 2, ints(48, 16)), ARCHS
     yield "63 nodes", partial(count_trees, one, one, path, ints(83, dtype=torch.int64), 3, 64), ARCHS
     hidden = torch.zeros(8, 5120, dtype=torch.bfloat16)
-    yield "in place", partial(gather_rows, hidden, starts, path, one, one, hidden), ARCHS
+    yield (
+        "of five layers",
+        partial(gather_rows, [hidden] * 5, RowPointers.of([hidden] * 5), starts, path, one, one),
+        ARCHS,
+    )
     for ranks, dtype in ((16, torch.bfloat16), (1, torch.bfloat16), (63, torch.float16), (16, torch.float32)):
         yield topk(ranks, dtype)
 

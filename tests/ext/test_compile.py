@@ -23,6 +23,8 @@ KERNELS = {
     "_combine_kernel",
     "_compact_kernel",
     "_gather_kernel",
+    "_slots_kernel",
+    "_count_kernel",
     "_chunk_kernel",
     "_merge_kernel",
 }
