@@ -167,8 +167,8 @@ def measured(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]
             continue
         with tempfile.TemporaryDirectory() as turns, ThreadPoolExecutor(len(specs)) as pool:
             specs = [replace(spec, turns=turns, together=len(specs), place=n) for n, spec in enumerate(specs)]
-            limit = given.limit * len(specs)  # each waits for the others
-            yield from pool.map(lambda spec: run_arm(spec, limit), specs)
+            limits = [given.limit * len(specs)] * len(specs)  # each waits for the others
+            yield from pool.map(run_arm, specs, limits)
 
 
 if __name__ == "__main__":
