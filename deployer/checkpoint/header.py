@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,10 @@ def read(path: Path) -> Header:
     Raises PreflightError naming the defect.
     """
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # to open a pipe waits for somebody who writes to it
+            raise _defect(path, "is not a regular file", "give the .safetensors file itself")
+        size = status.st_size
         with path.open("rb") as file:
             start = file.read(64)
             length = int.from_bytes(start[:8], "little")
@@ -103,16 +107,22 @@ def refuse_impostor(path: Path, start: bytes, *, text: bool = False) -> None:
         raise _defect(path, "is empty", "copy or download it again")
     if not any(start):
         raise _defect(path, "starts with zeros: it was preallocated, not written", "copy or download it again")
+    if not text and _begins_with_header(start):  # the length of a header may happen to be another format's magic
+        return
     for magic, what, remedy in IMPOSTORS:
         if start.startswith(magic) and not (text and magic == b"{"):
             raise _defect(path, f"is {what}", remedy)
+
+
+def _begins_with_header(start: bytes) -> bool:
+    return 2 <= int.from_bytes(start[:8], "little") <= MAX_HEADER and start[8:9] == b"{"
 
 
 def _header_length(path: Path, start: bytes, size: int) -> int:
     if len(start) < 8:
         raise _defect(path, f"is {size} bytes long, too short for any checkpoint", "copy or download it again")
     length = int.from_bytes(start[:8], "little")
-    if not 2 <= length <= MAX_HEADER or start[8:9] != b"{":
+    if not _begins_with_header(start):
         raise _defect(
             path, "is not a safetensors file: no header length and JSON at its start", "give a .safetensors file"
         )
@@ -126,17 +136,23 @@ def _parse(path: Path, text: bytes) -> dict[str, Tensor]:
         entries: dict[str, Any] = json.loads(text)
         entries.pop("__metadata__", None)
         return {name: _tensor(entry) for name, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _defect(path, f"has a damaged header: {error}", "copy or download it again") from error
 
 
 def _tensor(entry: dict[str, Any]) -> Tensor:
-    begin, end = (int(offset) for offset in entry["data_offsets"])
-    tensor = Tensor(dtype=str(entry["dtype"]), shape=tuple(int(n) for n in entry["shape"]), begin=begin, end=end)
+    begin, end = (_count(offset) for offset in entry["data_offsets"])
+    tensor = Tensor(dtype=str(entry["dtype"]), shape=tuple(_count(n) for n in entry["shape"]), begin=begin, end=end)
     expected = math.prod(tensor.shape) * WIDTHS.get(tensor.dtype, 0)
     if tensor.dtype in WIDTHS and end - begin != expected:
         raise ValueError(f"a {tensor.dtype} tensor of shape {list(tensor.shape)} holds {end - begin} bytes")
     return tensor
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:  # JSON's 1e999 is an infinite float, its true a bool
+        raise ValueError(f"{str(value)[:40]} is neither a size nor an offset")
+    return value
 
 
 def _check_offsets(path: Path, tensors: dict[str, Tensor], data_length: int) -> None:

@@ -78,7 +78,12 @@ def load(reference: str) -> Profile:
         raise UsageError(f"no such profile: {reference}", where="drafter.profile", remedy=f"known: {', '.join(near)}")
     try:
         return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        what = f"the profile cannot be read: {error.strerror}"
+        raise UsageError(what, where=str(path), remedy="see its owner and mode (ls -l)") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not text in UTF-8: {error}", where=str(path), remedy="mend the profile") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"not valid TOML: {error}", where=str(path), remedy="mend the profile") from error
     except ValidationError as error:
         first = error.errors()[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,67 @@ def test_what_is_not_a_checkpoint_is_named_for_what_it_is(tmp_path: Path, start:
         header.read(path)
     assert named in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def with_header(path: Path, text: bytes, data: bytes = b"") -> Path:
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "length", [0x3C, 0x7B, 0x280, 0x10280, ord("<") + 0x100, int.from_bytes(b"PK\x03\x04", "little") % 0x10000]
+)
+def test_a_header_whose_length_is_another_formats_magic_is_a_header_all_the_same(tmp_path: Path, length: int) -> None:
+    """640 is 80 02 in its first bytes, as a pickle begins; 0x3c is <, as a page does; 0x7b is {, as JSON does."""
+    text = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}, separators=(",", ":")).encode()
+    path = with_header(tmp_path / "drafter.safetensors", text.ljust(length), b"\x3f")
+    assert header.read(path).tensors["a"].shape == (1,)
+    assert header.read(path).data_start == 8 + len(text.ljust(length))
+
+
+def test_a_header_as_long_as_a_zips_magic_says_is_taken_for_one_too() -> None:
+    header.refuse_impostor(Path("d.safetensors"), b"PK\x03\x04\0\0\0\0{")
+    with pytest.raises(PreflightError, match="zip"):
+        header.refuse_impostor(Path("d.safetensors"), b"PK\x03\x04\x14\0\0\0{")
+
+
+@pytest.mark.parametrize("magic", [b"\x80\x02}q\0(X\x08{", b"<html>\n {", b'{"a": 1,{', b"GGUF\x03\0\0\0{"])
+def test_a_brace_in_the_right_place_alone_makes_no_header(tmp_path: Path, magic: bytes) -> None:
+    path = tmp_path / "drafter.safetensors"
+    path.write_bytes(magic + b"x" * 100)
+    with pytest.raises(PreflightError, match=r" is (a|JSON)"):
+        header.read(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1e999]}}',
+        b'{"a":{"dtype":"U8","shape":[1e999],"data_offsets":[0,1]}}',
+        b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,NaN]}}',
+        b'{"a":{"dtype":"U8","shape":[true],"data_offsets":[0,1]}}',
+        b'{"a":{"dtype":"U8","shape":[-1,-1],"data_offsets":[0,1]}}',
+        b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1,2]}}',
+        b'{"a":{"dtype":"U8","shape":[1],"data_offsets":["0","1"]}}',
+        b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"a":[]}',
+        b'{"\xff":{}}',
+    ],
+    ids=lambda text: text[:60].decode(errors="replace"),
+)
+def test_a_header_that_is_no_header_is_damaged_whatever_it_holds(tmp_path: Path, text: bytes) -> None:
+    with pytest.raises(PreflightError, match="has a damaged header"):
+        header.read(with_header(tmp_path / "drafter.safetensors", text, b"\x3f"))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_regular_file_is_refused_before_it_is_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A pipe without a writer is waited for forever, a device has no end."""
+    path = tmp_path / "drafter.safetensors"
+    make(path)
+    with pytest.raises(PreflightError, match="is not a regular file") as caught:
+        header.read(path)
+    assert caught.value.where == str(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -142,6 +205,23 @@ def test_a_profile_that_contradicts_itself_is_refused(tmp_path: Path, old: str, 
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(UsageError, match=named):
         profiles.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (b'name = "\xff"\n', "not text in UTF-8"),
+        (b"name =", "not valid TOML"),
+        (b"x = " + b"[" * 50_000, "not valid TOML"),
+    ],
+    ids=["latin-1", "cut", "nested"],
+)
+def test_a_profile_that_cannot_be_read_is_named(tmp_path: Path, data: bytes, named: str) -> None:
+    path = tmp_path / "p.toml"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=named) as caught:
+        profiles.load(str(path))
+    assert caught.value.where == str(path)
 
 
 def test_an_unknown_profile_gets_the_known_ones() -> None:
