@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from deployer.checkpoint.remote_zeros import add_pages
 from deployer.plan import reading
 
 BLOCK = 1 << 22
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,10 @@ def read(path: Path) -> Content:
     known = _remembered()
     if key not in known:
         content = scan(path)
-        known[key] = [content.sha256, content.zeros]
-        _remember(known)
+        _remember({**known, key: content})
         return content
     reading.tell(path.name, status.st_size, status.st_size)
-    sha256, zeros = known[key]
-    return Content(sha256, tuple((begin, end) for begin, end in zeros))
+    return known[key]
 
 
 def scan(path: Path) -> Content:
@@ -69,17 +69,30 @@ def _file() -> Path:
     return Path(base) / "ddtree-deploy" / "contents.json"
 
 
-def _remembered() -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        known: dict[str, Any] = json.loads(_file().read_text())
-        return known
+def _remembered() -> dict[str, Content]:
+    """By key. What cannot be made out is as if it had never been remembered."""
+    with suppress(OSError, ValueError, RecursionError):
+        known = json.loads(_file().read_text(encoding="utf-8"))
+        read = {key: _made_out(entry) for key, entry in known.items()} if isinstance(known, dict) else {}
+        return {key: content for key, content in read.items() if content is not None}
     return {}
 
 
-def _remember(known: dict[str, Any]) -> None:
+def _made_out(entry: Any) -> Content | None:
+    match entry:
+        case [str(sha256), [*zeros]] if _SHA256.fullmatch(sha256) and all(map(_is_run, zeros)):
+            return Content(sha256, tuple((begin, end) for begin, end in zeros))
+    return None
+
+
+def _is_run(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(type(number) is int for number in pair)
+
+
+def _remember(known: dict[str, Content]) -> None:
     """Best effort: without the cache everything works, slower."""
     with suppress(OSError):
         _file().parent.mkdir(parents=True, exist_ok=True)
         temporary = _file().with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(known))
+        temporary.write_text(json.dumps({key: [content.sha256, content.zeros] for key, content in known.items()}))
         os.replace(temporary, _file())

@@ -64,7 +64,7 @@ def _refuse_impostor(folder: Path, member: Member) -> None:
 def _json(folder: Path, member: Member) -> Any:
     try:
         return json.loads(member.source.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PreflightError(
             f"{member.name} is not JSON, cut off or damaged: {error}",
             where=str(folder / member.name),

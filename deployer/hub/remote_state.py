@@ -62,7 +62,7 @@ def heads(weights: dict[str, str], texts: dict[str, str], checked: dict[str, str
         try:
             with open(path, "rb") as file:
                 json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             found["damaged"][name] = str(error)
     print(json.dumps(found))
 

@@ -68,6 +68,7 @@ def test_a_whole_model_is_listed_by_name(model: Path) -> None:
         (overwrite(SECOND, b""), f"{SECOND} is empty"),
         (overwrite("tokenizer.json", b"<html>"), "tokenizer.json is an HTML"),
         (overwrite("tokenizer.json", b'{"model": {'), "tokenizer.json is not JSON, cut off or damaged"),
+        (overwrite("tokenizer.json", b"[" * 100_000), "tokenizer.json is not JSON, cut off or damaged"),
         (overwrite("tokenizer.model", b"version https://git-lfs.github.com/spec/v1\n"), "tokenizer.model is a Git LFS"),
         (zero(SECOND, 20_000, 120_000), f"{SECOND}: model.layers.2.mlp.up_proj.weight: bytes 20480 to 118784"),
         (lambda folder: (folder / SECOND).unlink(), f"{SECOND}: missing"),
@@ -176,6 +177,43 @@ def test_contents_are_read_once_and_again_after_any_change(tmp_path: Path, monke
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert content.read(path).sha256 != first.sha256
     assert len(reads) == 2
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "null",
+        "7",
+        "[]",
+        '["ab"]',
+        "[null, []]",
+        '["SHA", [1]]',
+        '["SHA", [[1]]]',
+        '["SHA", [["a", "b"]]]',
+        '["SHA", {}]',
+        '["ab", []]',
+    ],
+)
+def test_an_entry_that_cannot_be_made_out_is_as_if_there_were_none(tmp_path: Path, entry: str) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 100)
+    read = content.read(path)
+    remembered = Path(os.environ["XDG_CACHE_HOME"]) / "ddtree-deploy/contents.json"
+    (key,) = json.loads(remembered.read_text())
+    remembered.write_text(f'{{"{key}": {entry.replace("SHA", "0" * 64)}, "other": ["{"1" * 64}", [[0, 4096]]]}}')
+    assert content.read(path) == read
+    assert json.loads(remembered.read_text()) == {key: [read.sha256, []], "other": ["1" * 64, [[0, 4096]]]}
+
+
+@pytest.mark.parametrize("text", [b"[]", b"null", b"7", b"{", b"", b"\xff", b"[" * 100_000])
+def test_a_cache_that_cannot_be_made_out_is_as_if_there_were_none(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 100)
+    read = content.read(path)
+    remembered = Path(os.environ["XDG_CACHE_HOME"]) / "ddtree-deploy/contents.json"
+    remembered.write_bytes(text)
+    assert content.read(path) == read
+    assert len(json.loads(remembered.read_text())) == 1
 
 
 def test_a_file_of_zeros_to_its_end_is_one_region(tmp_path: Path) -> None:
