@@ -179,7 +179,8 @@ class Serve(Section):
     )
     prompt: str = Field(default="The capital of France is", description="what the gate has completed")
     expect: str | None = Field(
-        default=None, description="text that the completion of `prompt` must contain, at temperature 0"
+        default=None,
+        description="text that the completion of `prompt` must contain, at temperature 0; `smoke` asks for one",
     )
 
     @model_validator(mode="after")

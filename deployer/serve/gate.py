@@ -7,7 +7,7 @@ accepted, and, with a tree, trees that are verified.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,8 @@ from deployer.serve.endpoint import Answer, Completion
 from deployer.serve.metrics import Counters
 
 _POLL = 1.0
-_SCRAPE = 0.5  # the workers publish the tree's counters twice a second
+SCRAPE = 0.5  # the workers publish the tree's counters twice a second
+_SCRAPES = 8
 _SILENT = 120.0  # seconds without a line in the journal before the operator is told
 PROOF_TOKENS = 48
 
@@ -84,13 +85,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Proof:
-    """What the service showed."""
+    """What the service showed. `judged` is False when others hid whether it speculates: the rest holds all the same."""
 
     seconds: float
     text: str
     acceptance_length: float | None
     trees: int
     off_spine: int
+    judged: bool = True
 
     def __str__(self) -> str:
         tree = f", {self.trees} trees, {self.off_spine} tokens accepted off the spine" if self.trees else ""
@@ -123,10 +125,15 @@ def prove(subject: Subject, wanted: Wanted, say: Callable[[str], None], clock: C
     before = subject.counters()
     text = _known_completion(subject, wanted, max(deadline - clock.now(), 10.0))
     say(f"completion of {wanted.prompt!r}: {text[:60]!r}")
-    speculates = wanted.decoding.kind != "autoregressive"
-    counted = _speculation(subject, wanted, before, say, clock) if speculates else subject.counters().since(before)
-    off_spine = int(counted[metrics.OFF_SPINE])
-    return Proof(clock.now() - start, text, counted.acceptance_length, int(counted[metrics.TREES]), off_spine)
+    counted, judged = _speculation(subject, wanted, before, say, clock)
+    return Proof(
+        clock.now() - start,
+        text,
+        counted.acceptance_length,
+        int(counted[metrics.TREES]),
+        int(counted[metrics.OFF_SPINE]),
+        judged,
+    )
 
 
 def _until_healthy(subject: Subject, deadline: float, say: Callable[[str], None], clock: Clock) -> None:
@@ -186,27 +193,22 @@ def _known_completion(subject: Subject, wanted: Wanted, timeout: float) -> str:
 
 def _speculation(
     subject: Subject, wanted: Wanted, before: Counters, say: Callable[[str], None], clock: Clock
-) -> Counters:
-    """Waits a moment for the counters of the completion, then judges them."""
+) -> tuple[Counters, bool]:
+    """What the completion counted, and whether that could be judged. Raises GateError when it was, and is not enough."""
+    if wanted.decoding.kind == "autoregressive":
+        return subject.counters().since(before), True
     names = [metrics.DRAFTS, *([metrics.TREES, metrics.NODES] if wanted.decoding.kind == "tree" else [])]
-    for attempt in range(8):
-        now = subject.counters()
-        counted = now.since(before)
-        still = [name for name in names if counted[name] <= 0]
-        if not still:
-            break
-        if attempt == 7:
-            if _crowded(wanted.decoding, before, now):
-                say(
-                    "others run, with whom nothing is drafted by the table: whether drafts are accepted cannot be seen now"
-                )
-                return counted
-            raise GateError(
-                f"{still[0]} did not rise during a completion: the service answers, but without speculation",
-                where=subject.where,
-                remedy="see its journal for the plugin ddtree and the drafter: ddtree-deploy logs",
-            )
-        clock.sleep(_SCRAPE)
+    now, still = until_risen(subject, before, names, clock)
+    counted = now.since(before)
+    if still and crowded(wanted.decoding, before, now, PROOF_TOKENS):
+        say("others run, with whom nothing is drafted by the table: whether drafts are accepted cannot be seen now")
+        return counted, False
+    if still:
+        raise GateError(
+            f"{still[0]} did not rise during a completion: the service answers, but without speculation",
+            where=subject.where,
+            remedy="see its journal for the plugin ddtree and the drafter: ddtree-deploy logs",
+        )
     length = counted.acceptance_length or 1.0
     if length < wanted.min_acceptance_length:
         raise GateError(
@@ -214,11 +216,27 @@ def _speculation(
             where=subject.where,
             remedy="the text is right and the drafts are not: check the drafter's profile and its target_layer_ids",
         )
-    return counted
+    return counted, True
 
 
-def _crowded(decoding: Decoding, before: Counters, now: Counters) -> bool:
-    """Whether the completion had company, and the table has a number of requests with which nothing is drafted."""
-    company = now[metrics.GENERATED] - before[metrics.GENERATED] > PROOF_TOKENS
+def until_risen(
+    subject: Subject, before: Counters, names: Sequence[str], clock: Clock
+) -> tuple[Counters, tuple[str, ...]]:
+    """Waits a moment for counters that the workers publish late; a scrape, and the names that did not rise until then."""
+    for attempt in range(_SCRAPES):
+        if attempt:
+            clock.sleep(SCRAPE)
+        now = subject.counters()
+        still = tuple(name for name in names if now[name] <= before[name])
+        if not still:
+            break
+    return now, still
+
+
+def crowded(decoding: Decoding, before: Counters, now: Counters, own: int) -> bool:
+    """Whether requests of `own` tokens together had company, and the table has a number of requests with which nothing
+    is drafted.
+    """
+    company = now[metrics.GENERATED] - before[metrics.GENERATED] > own
     company = company or before[metrics.RUNNING] > 0 or now[metrics.RUNNING] > 0
     return company and any(not tokens for *_, tokens in decoding.table)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from deployer.bench.prompts import texts
-from deployer.errors import GateError
+from deployer.errors import GateError, UsageError
 from deployer.inventory.model import Inventory
 from deployer.plan.step import Progress
-from deployer.serve import decoding, gate
+from deployer.serve import decoding, gate, metrics
+from deployer.serve.decoding import Decoding
 from deployer.serve.endpoint import Completion
-from deployer.serve.gate import Wanted
+from deployer.serve.gate import Clock, Proof, Wanted
 from deployer.serve.service import Service
 from deployer.transport.base import Transport
 
@@ -20,6 +22,8 @@ OFF: Mapping[str, object] = {"vllm_xargs": {"ddtree": "off"}}
 NEAR_TIE = 0.25
 _PROMPTS, _TOKENS, _TOP = 4, 32, 5
 _TIMEOUT = 300.0
+_ATTEMPTS, _PAUSE = 4, 10.0  # seconds between them
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
@@ -36,42 +40,98 @@ class Difference:
         return self.gap is not None and self.gap <= NEAR_TIE
 
 
-def smoke(inventory: Inventory, transport: Transport, progress: Progress) -> None:
-    """Raises GateError at the first assertion that does not hold."""
+def smoke(inventory: Inventory, transport: Transport, progress: Progress, clock: Clock | None = None) -> None:
+    """Raises GateError at the first assertion that does not hold, or cannot be judged; UsageError without [serve] expect.
+
+    The gate lets a busy service pass whose drafts it cannot see; here 0 means that everything was seen.
+    """
+    clock = clock or Clock()
+    if not inventory.serve.expect:
+        raise UsageError(
+            "[serve] expect is not set: any text would do as the known completion",
+            where=f"inventory {inventory.name}",
+            remedy="set it to words of the target's own answer to [serve] prompt at temperature 0",
+        )
     service, how = Service.of(inventory, transport), decoding.served(inventory)
     state = service.state()
     if not state.running:
         raise GateError(f"{service.layout.unit} is {state.active}", where=transport.name, remedy="ddtree-deploy serve")
     wanted = Wanted.of(inventory, how)
-    proof = gate.prove(service, wanted, progress.say)
+
+    def proved() -> Proof | None:
+        proof = gate.prove(service, wanted, progress.say, clock)
+        return proof if proof.judged else None
+
+    proof = _unless_busy(service, proved, progress, clock)
     progress.say(f"health, models, completion and speculation hold: {proof}")
     if how.kind != "tree":
         progress.say(f"the inventory serves no tree ({how}): there is none to compare with")
         return
-    agreeing = _agreement(service, inventory, progress)
-    progress.say(f"greedy agreement of tree and plain decoding on {agreeing} prompts")
-
-
-def _agreement(service: Service, inventory: Inventory, progress: Progress) -> int:
     prompts = list(dict.fromkeys([inventory.serve.prompt, *texts(inventory)]))[:_PROMPTS]
-    for prompt in prompts:
-        tree, plain = _ask(service, prompt, None), _ask(service, prompt, OFF)
-        found = first_difference(plain, tree)
+    answers = _unless_busy(service, lambda: _by_trees(service, how, prompts, clock), progress, clock)
+    _agreement(service, prompts, answers, progress)
+    progress.say(f"greedy agreement of tree and plain decoding on {len(prompts)} prompts")
+
+
+def _unless_busy(service: Service, seen: Callable[[], Seen | None], progress: Progress, clock: Clock) -> Seen:
+    """What was seen, tried a few times as long as others hide it. Raises GateError if they do not cease to."""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            progress.say(f"busy; again in {_PAUSE:.0f} s")
+            clock.sleep(_PAUSE)
+        found = seen()
+        if found is not None:
+            return found
+    raise GateError(
+        "busy: cannot be judged, since others run, and with so many requests nothing is drafted by the table",
+        where=service.where,
+        remedy="smoke again when fewer run (ddtree-deploy status says how many), or keep clients away meanwhile",
+    )
+
+
+def _by_trees(service: Service, how: Decoding, prompts: Sequence[str], clock: Clock) -> list[Completion] | None:
+    """Answers during which trees were verified; None when others hid that. Raises GateError if none were."""
+    clock.sleep(2 * gate.SCRAPE)  # what was asked before is counted by then
+    before = service.counters()
+    answers = [_ask(service, prompt, None) for prompt in prompts]
+    now, still = gate.until_risen(service, before, [metrics.TREES], clock)
+    if not still:
+        return answers
+    if gate.crowded(how, before, now, _TOKENS * len(prompts)):
+        return None
+    raise GateError(
+        f"{metrics.TREES} did not rise during {len(prompts)} completions: there is no tree to compare plain decoding with",
+        where=service.where,
+        remedy="see its journal for the plugin ddtree and the drafter: ddtree-deploy logs",
+    )
+
+
+def _agreement(service: Service, prompts: Sequence[str], answers: Sequence[Completion], progress: Progress) -> None:
+    """Raises GateError where a tree's answer is not plain decoding's."""
+    for prompt, tree in zip(prompts, answers, strict=True):
+        found = first_difference(_ask(service, prompt, OFF), tree)
         if found is None:
             continue
         if not found.tie:
             raise GateError(
                 f"tree and plain decoding differ at token {found.position} of {prompt[:40]!r}: "
                 f"{found.tree!r} against {found.plain!r}, log-probability gap {found.gap}",
-                where=service.endpoint.where,
+                where=service.where,
                 remedy=f"more than a tie ({NEAR_TIE}): do not serve this tree; set [tree] enabled = false",
             )
         progress.say(f"{prompt[:40]!r}: a tie at token {found.position}, gap {found.gap:.3f}")
-    return len(prompts)
 
 
 def _ask(service: Service, prompt: str, extra: Mapping[str, object] | None) -> Completion:
-    return service.endpoint.complete(service.model, prompt, _TOKENS, timeout=_TIMEOUT, top=_TOP, extra=extra)
+    """GateError for an answer without tokens: two of them would agree on nothing."""
+    answer = service.endpoint.complete(service.model, prompt, _TOKENS, timeout=_TIMEOUT, top=_TOP, extra=extra)
+    if not answer.tokens or len(answer.top) != len(answer.tokens):
+        raise GateError(
+            f"the completion of {prompt[:40]!r} came without its tokens' log-probabilities",
+            where=service.where,
+            remedy="take out of [serve.options] what forbids them (max-logprobs)",
+        )
+    return answer
 
 
 def first_difference(plain: Completion, tree: Completion) -> Difference | None:

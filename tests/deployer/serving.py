@@ -29,11 +29,19 @@ ROOT = "/opt/ddtree"
 DEPLOYMENTS = f"{ROOT}/state/deployments"
 
 
+def _unless_off(asked: dict[str, Any]) -> int:
+    return 0 if asked.get("vllm_xargs", {}).get("ddtree") == "off" else 10
+
+
 @dataclass
 class Engine:
-    """What the engine would do with the configuration that is in place when it is started."""
+    """What the engine would do with the configuration that is in place when it is started. `drafted` says how many trees
+    a request makes, `tokens_of` the tokens of its answer.
+    """
 
     sound: Callable[[dict[str, Any]], bool] = lambda options: True
+    drafted: Callable[[dict[str, Any]], int] = _unless_off
+    tokens_of: Callable[[dict[str, Any]], list[str]] = lambda asked: ["qsuwy:", " an", " answer"]
     drafts: int = 0
     tokens: int = 0
 
@@ -206,8 +214,12 @@ class Host(FakeTransport):
         asked = json.loads(json.loads(script.split("json.loads(", 1)[1].split(")\n", 1)[0]))
         engine = self.machine.engine
         if asked["url"].endswith("/v1/completions"):
-            engine.drafts += 10 if "speculative-config" in self.machine.options() else 0
-            text = json.dumps({"choices": [{"text": "qsuwy: an answer"}]})
+            body = asked["body"]
+            engine.drafts += engine.drafted(body) if "speculative-config" in self.machine.options() else 0
+            tokens = engine.tokens_of(body)
+            chances = {"tokens": tokens, "top_logprobs": [{token: -0.5} for token in tokens]}
+            choice = {"text": "".join(tokens), "logprobs": chances if body.get("logprobs") else None}
+            text = json.dumps({"choices": [choice]})
         elif asked["url"].endswith("/v1/models"):
             text = json.dumps({"data": [{"id": self.machine.options()["served-model-name"][0]}]})
         else:

@@ -75,7 +75,7 @@ def proved(subject: Scripted, wanted: Wanted = WANTED, said: list[str] | None = 
 def test_a_service_that_answers_and_speculates_is_proved_by_the_differences_of_its_counters() -> None:
     proof = proved(Scripted())
     assert proof.acceptance_length == 4.0, "1 + (39 - 9) / (15 - 5)"
-    assert (proof.trees, proof.off_spine) == (10, 4)
+    assert (proof.trees, proof.off_spine, proof.judged) == (10, 4, True)
     assert proof.text == "it is the cat"
 
 
@@ -165,7 +165,7 @@ def test_beside_others_with_whom_nothing_is_drafted_a_healthy_service_is_not_acc
     drafted = exposition(5, 9, 3, 1)
     said = list[str]()
     proof = proved(Scripted(scrapes=[drafted + before, drafted + after]), BY_BATCH, said)
-    assert (proof.acceptance_length, proof.trees) == (None, 0)
+    assert (proof.acceptance_length, proof.trees, proof.judged) == (None, 0, False)
     assert "whether drafts are accepted cannot be seen now" in said[-1]
     with pytest.raises(GateError, match="without speculation"):
         proved(Scripted(scrapes=[drafted + before, drafted + after]))
