@@ -17,10 +17,10 @@ from deployer import __version__
 from deployer.cli import bench, check, doctor, gc, history, inventory, lock, look, push, router, serve, tune, up, verb
 from deployer.cli import init as init_verb
 from deployer.cli import install as install_verb
-from deployer.cli.display import begin, err, tell_programs
+from deployer.cli.display import begin, err, tell_programs, untold
 from deployer.cli.host import choices
 from deployer.cli.report import report
-from deployer.cli.stream import Unread
+from deployer.cli.stream import Unread, lost
 from deployer.errors import DeployError, Exit, UsageError
 
 app = typer.Typer(
@@ -80,6 +80,7 @@ def main() -> NoReturn:
     code, error = _ended()
     if report.json and not report.printed and (report.verb or error):
         tell_programs(report.text(code, error))
+        code = Exit.USAGE if code is Exit.OK and untold() else code
     sys.exit(int(code))
 
 
@@ -87,21 +88,30 @@ def _ended() -> tuple[Exit, DeployError | None]:
     """Runs the verb; says how it ended, and why if not well."""
     try:
         returned = app(standalone_mode=False)
-    except Unread as error:
-        return error.exit_code, error
     except DeployError as error:
-        err.print(f"error: {error}", markup=False, style="red", soft_wrap=True)
-        return error.exit_code, error
+        return _said(error)
     except typer.TyperException as error:
         return Exit.USAGE, _misused(error)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED, _cut()
     except Exception as error:
-        traceback.print_exc()
-        what = f"a bug: {type(error).__name__}"
-        return Exit.UNEXPECTED, DeployError(what, where="this program", remedy="report it with the traceback")
+        if isinstance(error, OSError) and not report.verb:  # before a verb begins, only help and version are printed
+            return _said(lost("stdout", error))
+        return _bug(error)
     code = Exit(returned) if isinstance(returned, int) else Exit.OK
     return code, _cut() if code is Exit.INTERRUPTED and not report.fleet else None
+
+
+def _said(error: DeployError) -> tuple[Exit, DeployError]:
+    if not isinstance(error, Unread):
+        err.print(f"error: {error}", markup=False, style="red", soft_wrap=True)
+    return error.exit_code, error
+
+
+def _bug(error: Exception) -> tuple[Exit, DeployError]:
+    traceback.print_exc()
+    what = f"a bug: {type(error).__name__}"
+    return Exit.UNEXPECTED, DeployError(what, where="this program", remedy="report it with the traceback")
 
 
 def _cut() -> DeployError:

@@ -16,10 +16,11 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Table
 
 from deployer.cli.report import report
-from deployer.cli.stream import Stream
+from deployer.cli.stream import Stream, open_all
 from deployer.facts.finding import Finding, Level
 from deployer.plan.step import Plan, Step
 
+open_all()  # a console asks its file at once whether it is a terminal
 # No emoji: a log line may well have colons around a word.
 _OUT = Stream("stdout", needed=True)
 _ERR = Stream("stderr", needed=False)  # what is wrong is an exit code, too
@@ -33,6 +34,8 @@ COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 def begin(*, programs: bool) -> None:
     """A verb starts. With `programs` they read stdout, and people are shown things on stderr."""
     _OUT.begin("stderr" if programs else "stdout", needed=True)
+    _ERR.begin("stderr", needed=False)
+    _PROGRAMS.begin("stdout", needed=False)
 
 
 def go_on() -> None:
@@ -44,6 +47,11 @@ def tell_programs(document: str) -> None:
     """The one document on stdout."""
     _PROGRAMS.write(document + "\n")
     _PROGRAMS.flush()
+
+
+def untold() -> bool:
+    """Whether the document could not be written although nothing else was to be done."""
+    return _OUT.needed and _PROGRAMS.full
 
 
 def show_plan(plan: Plan) -> None:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from deployer.cli.display import go_on, out
 from deployer.cli.document import Document, ErrorLine, Fleet, code_and_outcome
 from deployer.cli.report import report
-from deployer.cli.stream import Name, Stream, Unread
+from deployer.cli.stream import Name, Stream, Unread, Unwritable
 from deployer.errors import MEANINGS, DeployError, Exit, worst
 from deployer.plan.signals import ENDING, held_back
 
@@ -142,7 +142,7 @@ def _started(words: list[str], columns: int) -> subprocess.Popen[str]:
 def _each(stream: IO[str] | None, take: Callable[[str], object]) -> None:
     """Until the end, or until nobody reads ours: then the process is told the same, and decides for itself."""
     assert stream is not None
-    with stream, suppress(Unread):
+    with stream, suppress(Unread, Unwritable):  # the summary says it once
         for line in stream:
             take(line)
 
