@@ -37,7 +37,7 @@ _BOXES: Tables = {Inventory: ("", "serve")}  # of a router's group
 _ALL: Tables = {Inventory: tuple(dict.fromkeys(table.first for table in tables(Inventory)))}
 
 READS: Mapping[str, Tables] = {
-    "check": {Inventory: (*_REACH, "checks", *_MODELS, *_ASKED)},
+    "check": {Inventory: (*_REACH, "checks", *_ENGINE)},
     "doctor": {Inventory: (*_REACH, "checks", *_MODELS, *_ASKED)},
     "push": {Inventory: (*_CHANGE, *_MODELS)},
     "install": {Inventory: (*_CHANGE, *_ASKED)},

@@ -92,6 +92,7 @@ def run(
     """
     from deployer.bench.sweep import sweep_of
     from deployer.inventory.load import load
+    from deployer.serve import sound
 
     inventory = load(host)
     to_be_written(inventory.name, file, html)
@@ -104,7 +105,9 @@ def run(
         rounds=rounds,
         one_load=one_load,
     )
-    carry_out(host, "bench", partial(planned, take_gpu=take_gpu, sweep=sweep, mtp=True), plan_only=plan)
+    judge = sound.engine if sweep.arms else sound.service  # the usual arms have what is served among them
+    build = partial(planned, take_gpu=take_gpu, sweep=sweep, mtp=True)
+    carry_out(host, "bench", build, plan_only=plan, sound=judge)
     if not plan:
         with reached(host) as reached_host:
             show_bench(reached_host, sweep, mtp=True, file=file, html=html)

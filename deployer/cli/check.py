@@ -25,7 +25,9 @@ def check(host: HostName) -> None:
         ddtree-deploy check ct129
         ddtree-deploy check --group production --parallel 8
     """
-    with reached(host) as reached_host:
+    from deployer.serve import sound
+
+    with reached(host, sound.service) as reached_host:
         examine(reached_host)
 
 

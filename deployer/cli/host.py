@@ -43,6 +43,8 @@ HostName = Annotated[
 ]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="print the steps and their reasons, change nothing")]
 Builder = Callable[[Inventory, Transport], Plan]
+Judge = Callable[[Inventory], None]
+"""Raises UsageError for an inventory with which a verb could not end well, whatever the host is."""
 
 
 @dataclass
@@ -71,17 +73,22 @@ class Host:
         notify(self.inventory.notify, self.inventory.name, entry, warn)
 
 
+def _as_it_is(_: Inventory) -> None:
+    """Refuses nothing: what needs no more of an inventory than that it could be read."""
+
+
 @contextmanager
-def reached(name: str) -> Iterator[Host]:
-    """Loads the inventory and connects."""
+def reached(name: str, sound: Judge = _as_it_is) -> Iterator[Host]:
+    """Loads the inventory and connects, unless `sound` refuses it."""
     inventory = load(name)
+    sound(inventory)
     with watched(Readings()), opened(inventory, local=choices.local) as transport:
         yield Host(inventory, transport)
 
 
-def carry_out(name: str, verb: str, build: Builder, *, plan_only: bool = False) -> None:
+def carry_out(name: str, verb: str, build: Builder, *, plan_only: bool = False, sound: Judge = _as_it_is) -> None:
     """Builds one verb's plan and shows it, or applies it under the host's lock."""
-    with reached(name) as host:
+    with reached(name, sound) as host:
         seen = None if plan_only else last_change(host.transport, host.layout)
         plan = build(host.inventory, host.transport)
         if plan_only:

@@ -36,13 +36,18 @@ def show(host: HostName) -> None:
 
 
 def validate(host: HostName) -> None:
-    """Reads the file and the profile it names; says what is wrong with them.
+    """Reads the file and what it names on this machine, and says what serve would refuse of it.
+
+    Secrets are not read: who reviews a file need not have them. check says whether they are there.
 
     Examples:
         ddtree-deploy inventory validate inventory/ct129.toml
     """
+    from deployer.serve import sound
+
     inventory, path = load(host), find(host)
     profile = profiles.load(inventory.drafter.profile)
+    sound.service(inventory, secrets=False)
     report.rows([("file", str(path)), ("drafter profile", profile.name)])
     out.print(f"{path}: valid; drafter profile {profile.name}", markup=False)
 

@@ -29,9 +29,11 @@ def serve(host: HostName, replace: Replace = None, rolling: Rolling = False, pla
         ddtree-deploy serve ct129 --plan
         ddtree-deploy serve ct129 --replace old-vllm.service
     """
+    from deployer.serve import sound
     from deployer.serve.plan import plan as build
 
-    carry_out(host, "serve", partial(build, replace=replace, rolling=rolling), plan_only=plan)
+    build_it = partial(build, replace=replace, rolling=rolling)
+    carry_out(host, "serve", build_it, plan_only=plan, sound=sound.service)
 
 
 def stop(host: HostName, plan: PlanOnly = False) -> None:

@@ -66,6 +66,7 @@ def tune(
         ddtree-deploy tune ct129 --take-gpu --html tune.html
     """
     from deployer.bench.sweep import sweep_of
+    from deployer.serve import sound
     from deployer.tune.found import Tune
     from deployer.tune.plan import usual_arms, usual_concurrency
 
@@ -81,7 +82,7 @@ def tune(
         one_load=one_load,
     )
     asked = Tune(sweep, _file(file, inventory, find(host)), overwrite)
-    with reached(host) as reached_host:
+    with reached(host, sound.engine) as reached_host:
         if plan:
             foresee(reached_host, _stages(asked, take_gpu))
             _show(reached_host, asked, None, None)

@@ -35,6 +35,7 @@ def up(
     from deployer.hub.plan import plan as fetch
     from deployer.install.plan import plan as install
     from deployer.push.plan import plan as push
+    from deployer.serve import sound
     from deployer.serve.plan import plan as serve
 
     stages: list[Stage] = [
@@ -44,7 +45,7 @@ def up(
         ("bench", partial(planned, take_gpu=take_gpu)),
         ("serve", partial(serve, replace=replace, rolling=rolling)),
     ]
-    with reached(host) as reached_host:
+    with reached(host, sound.service) as reached_host:
         examine(reached_host)
         if plan:
             foresee(reached_host, stages)

@@ -17,6 +17,7 @@ from deployer.inventory.secret import SecretSource
 from deployer.inventory.tiers import Table, require_consistent
 
 SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD)$")
+SECRET_OPTIONS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}  # of vLLM, and the variables that say the same
 OptionValue = str | int | float | bool | list[str] | dict[str, object]
 
 
@@ -129,6 +130,14 @@ class Install(Section):
     keep: int = Field(default=3, ge=1, description="the newest releases that stay for rollback; those in use stay too")
 
 
+class TreeOptions(Section):
+    """ddtree_ext's own options. The engine checks them again when it starts."""
+
+    topk: int | None = Field(
+        default=None, ge=1, le=63, strict=True, description="ranks kept per drafted position; 1 grows the spine alone"
+    )
+
+
 class Tree(Section):
     """What goes to ddtree_ext."""
 
@@ -142,7 +151,7 @@ class Tree(Section):
         default=None,
         description="what `tune` wrote, in place of `budget` and `table`: budgets by batch size, or no tree at all",
     )
-    options: dict[str, OptionValue] = Field(default_factory=dict, description="ddtree_ext's own, by their names")
+    options: TreeOptions = Field(default_factory=TreeOptions, description="ddtree_ext's own, by their names")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -190,6 +199,13 @@ class Serve(Section):
                 raise ValueError(
                     f"{name} does not belong into environment: an inventory is no place for secrets; "
                     f'use [serve.secrets] {name} = {{ env = "NAME" }} or {{ file = "PATH" }}'
+                )
+        for given in self.options:
+            name = given.lstrip("-").replace("_", "-")
+            if variable := SECRET_OPTIONS.get(name):
+                raise ValueError(
+                    f"{name} does not belong into options: an inventory is no place for secrets; "
+                    f'use [serve.secrets] {variable} = {{ env = "NAME" }} or {{ file = "PATH" }}'
                 )
         if (self.address is None) != (not self.allow):
             raise ValueError("address and allow belong together: where the service is, and who may connect to it")

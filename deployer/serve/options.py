@@ -19,8 +19,6 @@ _DECIDED = {
     "port": "[serve] port",
     "worker-cls": "[tree]",
     "config": "the deployer",
-    "api-key": "[serve.secrets] VLLM_API_KEY, which goes into a file that only root reads",
-    "hf-token": "[serve.secrets] HF_TOKEN, which goes into a file that only root reads",
 }
 TABLE = "num_speculative_tokens_per_batch_size"
 _SPECULATIVE_DECIDED = {"method": "dflash", "model": "[drafter]", "num_speculative_tokens": "[tree] budget"}
@@ -46,6 +44,7 @@ def engine_options(
         "disable-uvicorn-access-log": True,
         **given,
     }
+    _require_seconds(options["shutdown-timeout"], "shutdown-timeout", inventory)
     if decoding.kind != "autoregressive":
         decided: dict[str, Any] = {"method": "dflash", "model": drafter, "num_speculative_tokens": decoding.tokens}
         if decoding.table:
@@ -53,7 +52,7 @@ def engine_options(
         options["speculative-config"] = decided | speculative
     if decoding.kind == "tree":
         options["worker-cls"] = WORKER[inventory.install.build]
-        additional["ddtree"] = dict(inventory.tree.options)
+        additional["ddtree"] = inventory.tree.options.model_dump(exclude_none=True)
         options["attention-backend"] = "CUSTOM"
         if inventory.install.build == "cuda":
             # The drafter's layers keep the stock backend: only the target verifies a tree.
@@ -81,6 +80,12 @@ def _mapping(value: object, name: str, inventory: Inventory) -> dict[str, Any]:
     raise UsageError(
         f"[serve.options] {name} has to be a table", where=where, remedy=f"[serve.options.{name}] and a line per key"
     )
+
+
+def _require_seconds(value: object, name: str, inventory: Inventory) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        what = f"[serve.options] {name} is {value!r}"
+        raise UsageError(what, where=f"inventory {inventory.name}", remedy="whole seconds, from 0 on")
 
 
 def _refuse(given: Mapping[str, Any], decided: Mapping[str, str], inventory: Inventory) -> None:

@@ -97,7 +97,7 @@ def render(
         inventory, engine.decoding, target=engine.target, drafter=engine.drafter, port=place.port, host=place.host
     )
     return Files(
-        unit=_unit(inventory, place, engine, int(options["shutdown-timeout"])),
+        unit=_unit(inventory, place, engine, options["shutdown-timeout"]),
         dropin=_dropin(inventory, nodes, str(options["host"])) + _softening(engine.softer, _hidden(engine)),
         config=as_yaml(options),
         environment=environment_file(inventory.serve.environment, secrets or {}),

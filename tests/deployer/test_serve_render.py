@@ -99,7 +99,6 @@ def test_a_false_flag_is_written_so_that_vllm_does_not_drop_it(given: dict[str, 
     [
         {"model": "/elsewhere"},
         {"worker-cls": "x"},
-        {"api-key": "secret"},
         {"speculative-config": {"num_speculative_tokens": 3}},
         {"additional_config": {"ddtree": {}}},
         {"speculative-config": "dflash"},

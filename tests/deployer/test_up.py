@@ -109,7 +109,7 @@ def test_its_limit_is_pushs_and_a_model_on_the_hub_comes_after_the_install(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[Sequence[up.Stage]] = []
-    monkeypatch.setattr(up, "reached", lambda _: nullcontext(host))
+    monkeypatch.setattr(up, "reached", lambda *_: nullcontext(host))
     monkeypatch.setattr(up, "examine", lambda _: None)
     monkeypatch.setattr(up, "foresee", lambda _, stages: shown.append(stages))
     up.up("box", limit=2.5, plan=True)
