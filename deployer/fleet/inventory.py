@@ -12,9 +12,10 @@ from deployer.errors import UsageError
 from deployer.inventory.load import folders, validated
 from deployer.inventory.load import load as load_box
 from deployer.inventory.load import members as boxes_of
-from deployer.inventory.model import Inventory, Notify, OptionValue, Pct, Section, Ssh
+from deployer.inventory.model import Inventory, Notify, Pct, Section, Ssh
 from deployer.inventory.network import Network, url
 from deployer.inventory.paths import HostPath, Identifier, LaptopPath, SshWord
+from deployer.inventory.values import Number, OptionValue, Program, Whole, require_sayable
 from deployer.plan.layout import Layout
 
 FOLDER = "routers"
@@ -27,8 +28,8 @@ class RouterInstall(Section):
         default="index", description="the index that the host's pip knows, or wheels that the laptop has"
     )
     wheelhouse: LaptopPath | None = Field(default=None, description="folder of wheels on the laptop")
-    python: str = Field(default="python3", description="the host's Python that releases are made with")
-    keep: int = Field(default=2, ge=1, description="the newest releases that stay; those in use stay too")
+    python: Program = Field(default="python3", description="the host's Python that releases are made with")
+    keep: Whole = Field(default=2, ge=1, description="the newest releases that stay; those in use stay too")
 
     @model_validator(mode="after")
     def _named(self) -> Self:
@@ -40,7 +41,7 @@ class RouterInstall(Section):
 class RouterServe(Section):
     """The router's own side."""
 
-    port: int = Field(default=30000, ge=1, le=65535, description="where it listens on its host")
+    port: Whole = Field(default=30000, ge=1, le=65535, description="where it listens on its host")
     allow: tuple[Network, ...] = Field(
         default=(), description="who may connect, to its admin paths too; left out: the host's loopback only"
     )
@@ -50,12 +51,17 @@ class RouterServe(Section):
     options: dict[str, OptionValue] = Field(
         default_factory=dict, description="vllm-router's own, passed through by their names"
     )
-    drain_timeout: float = Field(
+    drain_timeout: Number = Field(
         default=600.0, gt=0, description="seconds that a box which was taken out has to finish its requests"
     )
-    gate_timeout: float = Field(
+    gate_timeout: Number = Field(
         default=120.0, gt=0, description="seconds until the router must send to all healthy boxes"
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        require_sayable(self.options)
+        return self
 
 
 class Router(Section):

@@ -100,10 +100,11 @@ def _groups(path: Path) -> frozenset[str]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is not text: {error}"
-        what = f"the file cannot be read: {reason}"
+    except OSError as error:
+        what = f"the file cannot be read: {error.strerror}"
         raise UsageError(what, where=str(path), remedy="see its owner and mode (ls -l)") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"it is not text: {error}", where=str(path), remedy="write the file in UTF-8") from error
 
 
 def _toml(text: str, path: Path) -> dict[str, Any]:
@@ -111,10 +112,17 @@ def _toml(text: str, path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"not valid TOML: {error}", where=str(path), remedy="mend the file at that line") from error
+    except RecursionError:
+        what = "brackets lie in brackets deeper than any inventory needs"
+        raise UsageError(what, where=str(path), remedy="mend the file") from None
 
 
 def _explained(error: ValidationError, path: Path, model: type[BaseModel]) -> UsageError:
-    problems = [_problem(detail["loc"], detail["type"], detail["msg"], model) for detail in error.errors()]
+    details = error.errors()
+    deeper = {detail["loc"][:depth] for detail in details for depth in range(1, len(detail["loc"]))}
+    # A list is wrong by what is wrong in it: that alone is said.
+    told = [detail for detail in details if detail["loc"] not in deeper]
+    problems = [_problem(detail["loc"], detail["type"], detail["msg"], model) for detail in told]
     first = problems[0][0] if len(problems) == 1 else "; ".join(what for what, _ in problems)
     remedies = dict.fromkeys(remedy for _, remedy in problems)
     return UsageError(first, where=str(path), remedy="; ".join(remedies))
@@ -129,7 +137,7 @@ def _problem(location: tuple[int | str, ...], kind: str, message: str, model: ty
         return f"unknown key {key}", f"did you mean {near[0]}?" if near else f"known keys there: {', '.join(known)}"
     if kind == "missing":
         return f"key {key} is missing", f"add {key}"
-    return f"{key}: {message}", f"correct {key}"
+    return f"{key}: {message.removeprefix('Value error, ')}", f"correct {key}"
 
 
 def _section_of(location: tuple[int | str, ...], model: type[BaseModel]) -> type[BaseModel]:

@@ -15,16 +15,16 @@ from deployer.inventory.network import Address, Network
 from deployer.inventory.paths import HostPath, Identifier, LaptopPath, ProfileReference, SshWord
 from deployer.inventory.secret import SecretSource
 from deployer.inventory.tiers import Table, require_consistent
+from deployer.inventory.values import Number, OptionValue, Program, Switch, Version, Whole, require_sayable
 
 SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD)$")
 SECRET_OPTIONS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}  # of vLLM, and the variables that say the same
-OptionValue = str | int | float | bool | list[str] | dict[str, object]
 
 
 class Section(BaseModel):
-    """Common ground of all sections: frozen, and strict about unknown keys."""
+    """Common ground of all sections: frozen, strict about unknown keys, and every number is finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Ssh(Section):
@@ -32,18 +32,18 @@ class Ssh(Section):
 
     host: SshWord = Field(description="a name of ~/.ssh/config, or an address")
     user: SshWord | None = Field(default=None, description="root, or an account that may use `sudo -n`")
-    port: int | None = Field(default=None, ge=1, le=65535, description="of its sshd")
+    port: Whole | None = Field(default=None, ge=1, le=65535, description="of its sshd")
     jump: SshWord | None = Field(default=None, description="ProxyJump: one or more [user@]host[:port], comma-separated")
     identity_file: LaptopPath | None = Field(default=None, description="the private key")
     config_file: LaptopPath | None = Field(default=None, description="an OpenSSH config file in place of ~/.ssh/config")
     known_hosts_file: LaptopPath | None = Field(default=None, description="in place of ~/.ssh/known_hosts")
-    connect_timeout: float = Field(default=15.0, gt=0, description="seconds for each hop to answer")
+    connect_timeout: Number = Field(default=15.0, gt=0, description="seconds for each hop to answer")
 
 
 class Pct(Section):
     """The box is a container of the Proxmox host that [ssh] reaches: `pct` is the way into it, no sshd is needed there."""
 
-    vmid: int = Field(ge=100, le=999_999_999, description="the container's number")
+    vmid: Whole = Field(ge=100, le=999_999_999, description="the container's number")
     stage: HostPath = Field(
         default="/var/lib/ddtree-deploy", description="folder on the Proxmox host for files on their way in"
     )
@@ -52,11 +52,11 @@ class Pct(Section):
 class Checks(Section):
     """What the host must have before anything is written to it."""
 
-    gpus: int = Field(default=0, ge=0, description="number of GPUs; 0 means a CPU host")
+    gpus: Whole = Field(default=0, ge=0, description="number of GPUs; 0 means a CPU host")
     gpu_model: str | None = Field(default=None, description="a part of the name that nvidia-smi prints")
-    gpu_memory_gib: float | None = Field(default=None, description="per GPU")
-    min_driver: str | None = Field(default=None, description="NVIDIA driver version, e.g. 580")
-    min_free_gib: float = Field(default=5.0, description="on the file system of `root`")
+    gpu_memory_gib: Number | None = Field(default=None, gt=0, description="per GPU")
+    min_driver: Version | None = Field(default=None, description="NVIDIA driver version, e.g. 580")
+    min_free_gib: Number = Field(default=5.0, ge=0, description="on the file system of `root`")
 
 
 class Hub(Section):
@@ -126,23 +126,25 @@ class Install(Section):
     local_packages: tuple[LaptopPath, ...] = Field(
         default=(), description="source folders built into wheels on the laptop"
     )
-    python: str = Field(default="python3", description="the host's Python that releases are made with")
-    keep: int = Field(default=3, ge=1, description="the newest releases that stay for rollback; those in use stay too")
+    python: Program = Field(default="python3", description="the host's Python that releases are made with")
+    keep: Whole = Field(
+        default=3, ge=1, description="the newest releases that stay for rollback; those in use stay too"
+    )
 
 
 class TreeOptions(Section):
     """ddtree_ext's own options. The engine checks them again when it starts."""
 
-    topk: int | None = Field(
-        default=None, ge=1, le=63, strict=True, description="ranks kept per drafted position; 1 grows the spine alone"
+    topk: Whole | None = Field(
+        default=None, ge=1, le=63, description="ranks kept per drafted position; 1 grows the spine alone"
     )
 
 
 class Tree(Section):
     """What goes to ddtree_ext."""
 
-    enabled: bool = Field(default=True, description="false serves the plain DFlash chain")
-    budget: int = Field(default=31, ge=1, le=63, description="nodes of a tree beside its root")
+    enabled: Switch = Field(default=True, description="false serves the plain DFlash chain")
+    budget: Whole = Field(default=31, ge=1, le=63, description="nodes of a tree beside its root")
     table: Table = Field(
         default=(),
         description="nodes by the number of requests in a step: first and last number, nodes; the largest is `budget`",
@@ -166,7 +168,7 @@ class Tree(Section):
 class Serve(Section):
     """The service, and how it has to prove itself."""
 
-    port: int = Field(default=8000, ge=1, le=65535, description="where it listens on the host")
+    port: Whole = Field(default=8000, ge=1, le=65535, description="where it listens on the host")
     address: Address | None = Field(
         default=None, description="the host's own, for those in `allow`; left out: the service is on loopback only"
     )
@@ -182,8 +184,8 @@ class Serve(Section):
         default_factory=dict,
         description="variables whose values only the laptop has, e.g. VLLM_API_KEY = { env = NAME } or { file = PATH }",
     )
-    gate_timeout: float = Field(default=1200.0, gt=0, description="seconds until the service must have proved itself")
-    min_acceptance_length: float = Field(
+    gate_timeout: Number = Field(default=1200.0, gt=0, description="seconds until the service must have proved itself")
+    min_acceptance_length: Number = Field(
         default=1.5, ge=1.0, description="below, the gate fails: a wrong layer or cache still serves right text, at 1.3"
     )
     prompt: str = Field(default="The capital of France is", description="what the gate has completed")
@@ -200,6 +202,7 @@ class Serve(Section):
                     f"{name} does not belong into environment: an inventory is no place for secrets; "
                     f'use [serve.secrets] {name} = {{ env = "NAME" }} or {{ file = "PATH" }}'
                 )
+        require_sayable(self.options)
         for given in self.options:
             name = given.lstrip("-").replace("_", "-")
             if variable := SECRET_OPTIONS.get(name):
@@ -224,10 +227,10 @@ class Bench(Section):
     """What `bench` runs on the host: its arms, its prompts."""
 
     prompts: LaptopPath | None = Field(default=None, description='JSONL with {"prompt": ...} lines, on the laptop')
-    num_prompts: int = Field(
+    num_prompts: Whole = Field(
         default=16, ge=1, description="requests of a measurement; more where concurrency takes them"
     )
-    output_tokens: int = Field(default=64, ge=1, description="of each answer")
+    output_tokens: Whole = Field(default=64, ge=1, description="of each answer")
     arms: tuple[str, ...] = Field(
         default=(), description="ar, mtp[:K], chain[:K], tree[:B]; if left out: ar, chain and tree"
     )
@@ -235,15 +238,19 @@ class Bench(Section):
         default=(),
         description="mixed, code, maths, chat, extraction, long, a .jsonl file, or vllm:NAME; `prompts` if left out",
     )
-    concurrency: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_as_list)] = Field(
+    concurrency: Annotated[tuple[Annotated[Whole, Field(ge=1)], ...], BeforeValidator(_as_list)] = Field(
         default=(1,), min_length=1, description="requests at a time: a number or a list of them"
     )
     temperature: tuple[str, ...] = Field(
         default=("0",), min_length=1, description='numbers, or "own": the model\'s own sampling defaults'
     )
-    rounds: int = Field(default=1, ge=1, description="how often everything is measured; from 3 on noise can be judged")
-    chain_tokens: int | None = Field(
-        default=None, description="K of the DFlash chain, also of one that is served; the drafter's width if left out"
+    rounds: Whole = Field(
+        default=1, ge=1, description="how often everything is measured; from 3 on noise can be judged"
+    )
+    chain_tokens: Whole | None = Field(
+        default=None,
+        ge=1,
+        description="K of the DFlash chain, also of one that is served; the drafter's width if left out",
     )
 
 
@@ -251,7 +258,7 @@ class Notify(Section):
     """Who is told of every change: a command on the laptop, which reads the event as JSON from its stdin."""
 
     command: tuple[str, ...] = Field(default=(), description="program and arguments; run without a shell")
-    timeout: float = Field(default=10.0, gt=0, description="seconds")
+    timeout: Number = Field(default=10.0, gt=0, description="seconds")
 
 
 class Inventory(Section):

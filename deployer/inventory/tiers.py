@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-Table = tuple[tuple[int, int, int], ...]
+from deployer.inventory.values import Whole
+
+Table = tuple[tuple[Whole, Whole, Whole], ...]
 """(first number of requests, last, tokens); the last one's tokens hold above, too."""
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from deployer.inventory.load import validated
 from deployer.inventory.model import Section
 from deployer.inventory.tiers import Table, require_consistent
+from deployer.inventory.values import Whole
 
 Kind = Literal["autoregressive", "chain", "tree"]
 
@@ -20,7 +21,7 @@ class Tuned(Section):
 
     format: Literal["ddtree-deploy-tuned/1"] = "ddtree-deploy-tuned/1"
     kind: Kind
-    tokens: int = Field(ge=0, description="vLLM's num_speculative_tokens: the largest; 0 without drafts")
+    tokens: Whole = Field(ge=0, description="vLLM's num_speculative_tokens: the largest; 0 without drafts")
     table: Table = Field(
         default=(), description="vLLM's num_speculative_tokens_per_batch_size: first and last size, tokens; () is none"
     )

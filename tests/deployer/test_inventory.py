@@ -80,6 +80,78 @@ def test_a_mistake_names_file_key_and_remedy(tmp_path: Path, old: str, new: str,
         assert part in str(caught.value)
 
 
+VALUES = {
+    "serve.port": ["true", "'8000'", "8000.0", "0"],
+    "serve.gate_timeout": ["inf", "nan", "true", "'60'", "0"],
+    "serve.min_acceptance_length": ["nan", "inf"],
+    "checks.gpus": ["true", "2.0"],
+    "checks.min_free_gib": ["nan", "inf", "-1", "true"],
+    "checks.gpu_memory_gib": ["nan", "0"],
+    "checks.min_driver": ["'abc'", "''", "'580.'", "'580; reboot'", "580"],
+    "install.python": [
+        "'python3; rm -rf /'",
+        "'python3 -I'",
+        "''",
+        "'-c'",
+        "'venv/bin/python'",
+        "'/usr/../bin/python'",
+    ],
+    "install.keep": ["true"],
+    "tree.enabled": ["1", "'yes'"],
+    "tree.budget": ["true", "31.0"],
+    "tree.table": ["[[1, 2, true]]"],
+    "bench.concurrency": ["true", "[1, '2']", "[0]"],
+    "bench.chain_tokens": ["0", "true"],
+    "notify.timeout": ["inf"],
+    "ssh.connect_timeout": ["inf", "true"],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in VALUES.items() for value in values])
+def test_a_value_that_means_nothing_is_one_error_that_names_its_key(tmp_path: Path, key: str, value: str) -> None:
+    section, _, name = key.partition(".")
+    text = MINIMAL if f"[{section}]" in MINIMAL else f"{MINIMAL}\n[{section}]\n"
+    path = write(tmp_path, text.replace(f"[{section}]\n", f"[{section}]\n{name} = {value}\n"))
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    assert caught.value.what.startswith(key)
+    assert ";" not in caught.value.what
+    assert "Value error" not in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "python", ["python3", "python3.12", "/usr/bin/python3", "/root/.pyenv/versions/3.12/bin/python"]
+)
+def test_the_hosts_python_is_a_name_or_a_path(tmp_path: Path, python: str) -> None:
+    path = write(tmp_path, MINIMAL.replace("[install]", f"[install]\npython = '{python}'"))
+    assert load(path).install.python == python
+
+
+@pytest.mark.parametrize("value", ["nan", "{ b = inf }", "{ b = [{ c = nan }] }", "{ b = 2026-01-01 }"])
+def test_an_option_that_cannot_be_handed_on_is_named(tmp_path: Path, value: str) -> None:
+    with pytest.raises(UsageError, match=r"options\.a has a value that cannot be handed on"):
+        load(write(tmp_path, f"{MINIMAL}options = {{ a = {value} }}\n"))
+
+
+def test_numbers_need_no_dot(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{MINIMAL}gate_timeout = 60\noptions = {{ a = 0.9, b = 1, c = true }}\n")
+    serve = load(path).serve
+    assert (serve.gate_timeout, serve.options) == (60.0, {"a": 0.9, "b": 1, "c": True})
+
+
+def test_brackets_without_end_are_an_error_and_no_traceback(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="brackets lie in brackets"):
+        load(write(tmp_path, f"x = {'[' * 5000}{']' * 5000}\n{MINIMAL}"))
+
+
+def test_a_file_that_is_no_text_is_to_be_written_in_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "box.toml"
+    path.write_bytes(MINIMAL.replace('"m"', '"é"').encode("latin-1"))
+    with pytest.raises(UsageError, match="it is not text") as caught:
+        load(str(path))
+    assert caught.value.remedy == "write the file in UTF-8"
+
+
 @pytest.mark.parametrize(
     "origin",
     ["", 'file = "drafter.safetensors"\nhub = { repo = "owner/Drafter" }'],

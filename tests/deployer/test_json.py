@@ -223,7 +223,7 @@ def test_a_bench_reports_each_arms_numbers(
     call("bench", served, "--out", tmp_path / "{host}.json")
     assert bench_model.read(tmp_path / "staging.json") == file
     unwritable = call.json("bench", served, "--out", tmp_path / "no" / "where.json")
-    assert (unwritable.exit_code, unwritable.bench) == (Exit.USAGE, arms), "what was measured is not lost"
+    assert (unwritable.exit_code, unwritable.bench) == (Exit.USAGE, None), "it is refused before anything is measured"
 
 
 def test_a_failed_gate_reports_how_far_it_came(call: Caller, served: Path, machine: Machine) -> None:
