@@ -190,11 +190,11 @@ class _Job:
         """Old releases go when a new one comes, except those that a deployment may be rolled back to."""
         keep, identifier = self.inventory.install.keep, self.release.identifier
         if identifier in finished:
-            return Step("install", "prune", f"{len(finished)} releases; old ones go when a new one is installed")
+            return Step("install", "prune", f"{_releases(len(finished))}; old ones go when a new one is installed")
         ordered = (identifier, *finished)
         old = (*commands.superfluous(ordered, keep, frozenset({current, *self._deployed()})), *self._interrupted())
         if not old:
-            return Step("install", "prune", f"{len(ordered)} releases: the newest {keep} and those in use are kept")
+            return Step("install", "prune", f"{_releases(len(ordered))}: the newest {keep} and those in use are kept")
         paths = " ".join(quote(self.layout.release(name)) for name in old)
         reason = f"older than the newest {keep} and not in use, or never finished: {', '.join(old)}"
         return Step("install", "prune", reason, self._quietly(f"rm -rf {paths}"))
@@ -216,3 +216,8 @@ class _Job:
             self.transport.run(command, sudo=True, timeout=600.0)
 
         return action
+
+
+def _releases(count: int) -> str:
+    """So many of them, in words."""
+    return f"{count} release{'' if count == 1 else 's'}"

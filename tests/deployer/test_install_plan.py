@@ -89,6 +89,12 @@ def test_an_interrupted_install_of_another_release_goes_as_well(wanted: Release)
     assert reason.endswith(": cpu-half")
 
 
+@pytest.mark.parametrize(("there", "said"), [((), "1 release: "), (("r1",), "2 releases: ")])
+def test_what_is_kept_is_counted_in_plain_words(wanted: Release, there: tuple[str, ...], said: str) -> None:
+    made = room.plan(inventory(), host(there))
+    assert next(step.reason for step in made.steps if step.title == "prune").startswith(said)
+
+
 def test_a_second_run_prunes_nothing_even_when_the_deployments_have_moved_on(wanted: Release) -> None:
     finished = (wanted.identifier, "cpu-3", "cpu-2", "cpu-1")
     assert room.plan(inventory(keep=1), host(finished, wanted.identifier, (wanted.identifier,))).pending == ()
