@@ -107,19 +107,64 @@ def test_planned_it_shows_the_file_and_writes_none(
 
 
 @pytest.mark.parametrize(
-    ("answers", "code", "said"),
+    ("answers", "asked", "said"),
     [
-        (("rocm", "", "", "", "", "", "", "", ""), Exit.USAGE, "install.build"),
-        ((*CUDA[:6], "models/relative", *CUDA[7:]), Exit.USAGE, "target.path"),
-        (CUDA[:3], Exit.INTERRUPTED, ""),  # the end of the input, or Ctrl-D
+        (("rocm",), "Build of vLLM", "'rocm' cannot be: Input should be 'cuda' or 'cpu'"),
+        (("", "-oProxyCommand=x"), "SSH host", "'-oProxyCommand=x' cannot be: String should match pattern"),
+        (("", "", "a b"), "Jump host(s)", "'a b' cannot be"),
+        (("", "", "", "-1"), "GPUs", "-1 cannot be: Input should be greater than or equal to 0"),
+        ((*CUDA[:6], "models/relative"), "Target: its folder on the host", "'models/relative' cannot be"),
+        (
+            (*CUDA[:9], "70000"),
+            "Port on the host's loopback",
+            "70000 cannot be: Input should be less than or equal to",
+        ),
     ],
 )
-def test_an_answer_that_cannot_be_is_named_and_nothing_is_written(
-    call: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: tuple[str, ...], code: Exit, said: str
+def test_an_answer_that_cannot_be_is_refused_when_it_is_given(
+    call: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: tuple[str, ...], asked: str, said: str
 ) -> None:
     called = made(call, monkeypatch, answers)
-    assert called.code == code, called.stderr
-    assert said in called.stderr
+    assert called.code == Exit.USAGE, called.stderr
+    questions, _, error = called.stderr.partition("error: ")
+    assert said in error
+    assert f"where: {asked}" in error
+    assert questions.rpartition(asked)[2].count(":") == 1, "nothing more is asked"
+    assert not (tmp_path / "inventory").exists()
+
+
+@pytest.mark.parametrize("name", ["-box", "a b", "../box", "", "b/x"])
+def test_a_name_that_cannot_be_is_refused_before_the_first_question(
+    call: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    answering(monkeypatch, ())
+    called = call("init", "--", name)
+    assert (called.code, called.stdout) == (Exit.USAGE, "")
+    assert called.stderr.startswith(f"error: {name!r} cannot be")
+    assert "where: NAME" in called.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("answers", [(), CUDA[:3]])
+def test_without_a_terminal_it_says_what_to_do_instead(
+    call: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: tuple[str, ...]
+) -> None:
+    called = made(call, monkeypatch, answers)
+    assert called.code == Exit.USAGE
+    assert "error: no terminal to ask on, and no answer to " in called.stderr
+    assert "do: copy inventory/ct129.toml and edit it, or run it in a terminal" in called.stderr
+    assert not (tmp_path / "inventory").exists()
+
+
+def test_an_interrupt_at_a_question_is_an_interrupt(
+    call: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Interrupted(io.StringIO):
+        def readline(self, size: int | None = -1, /) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", Interrupted())
+    assert call("init", "box").code == Exit.INTERRUPTED
     assert not (tmp_path / "inventory").exists()
 
 
