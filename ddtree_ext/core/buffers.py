@@ -66,14 +66,17 @@ class TreeBuffers:
 
     @property
     def slots(self) -> int:
+        """Concurrent requests."""
         return int(self.tokens.shape[0])
 
     @property
     def budget(self) -> int:
+        """Nodes of the largest tree, the root not counted."""
         return int(self.tokens.shape[1])
 
     @property
     def rows(self) -> int:
+        """Rows of the largest tree: its nodes and the root."""
         return self.budget + 1
 
 

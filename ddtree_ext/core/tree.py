@@ -36,10 +36,12 @@ class Tree:
 
     @classmethod
     def root(cls) -> Tree:
+        """The tree without nodes: one row."""
         return cls((-1,), (ROOT,), (-1,), (0,), (np.float32(0),))
 
     @property
     def num_nodes(self) -> int:
+        """Rows below the root."""
         return len(self.tokens) - 1
 
     def grown(self, parent: int, token: int, rank: int, score: np.float32) -> Tree:

@@ -21,6 +21,7 @@ class DDTreeCPUWorker(CountersOfWorker, CPUWorker):  # type: ignore[misc]
     """CPUWorker builds its runner inline, so ours takes its place right after."""
 
     def init_device(self) -> None:
+        """Raises OptionError or CompatibilityError before a model is loaded."""
         activate(self.vllm_config)
         super().init_device()
         self.model_runner = CPUTreeModelRunner(self.vllm_config, self.device)

@@ -16,8 +16,10 @@ class CUDATreeAttentionBackend(FlashAttentionBackend):  # type: ignore[misc]
 
     @staticmethod
     def get_name() -> str:
+        """What --attention-backend calls it: vLLM's one name for backends from outside."""
         return "CUSTOM"
 
     @staticmethod
     def get_impl_cls() -> type[CUDATreeAttentionImpl]:
+        """One is made for each attention layer; it refuses variants that the tree's kernel does not compute."""
         return CUDATreeAttentionImpl

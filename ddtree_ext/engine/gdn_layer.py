@@ -54,6 +54,7 @@ class TreeGatedDeltaNet(QwenGatedDeltaNetAttention):  # type: ignore[misc]
         return TreeGDNBackend
 
     def bind(self, binding: TreeBinding) -> None:
+        """From here on, rows of trees are computed along their ancestors; unbound, the layer is stock's."""
         self._binding = binding
 
     @property

@@ -23,6 +23,7 @@ class TreeGDNMetadataBuilder(GDNAttentionMetadataBuilder):  # type: ignore[misc]
             self.mamba_aligned_state_indices = None
 
     def update_block_table(self, metadata: Any, blk_table: torch.Tensor, slot_mapping: torch.Tensor) -> Any:
+        """`metadata` itself for a batch of trees alone; else a copy with the slots of `blk_table` [R, blocks] int32."""
         if metadata.num_spec_decodes and not metadata.num_prefills and not metadata.num_decodes:
             return metadata
         return super().update_block_table(metadata, blk_table, slot_mapping)
@@ -33,4 +34,5 @@ class TreeGDNBackend(GDNAttentionBackend):  # type: ignore[misc]
 
     @staticmethod
     def get_builder_cls() -> type[TreeGDNMetadataBuilder]:
+        """Asked once for each cache group, as its layers' metadata is set up."""
         return TreeGDNMetadataBuilder

@@ -73,6 +73,7 @@ class CountersOfWorker:
     is_driver_worker: bool
 
     def compile_or_warm_up_model(self) -> Any:
+        """Stock's answer, the seconds spent compiling; the driver's counters are flushed from here on."""
         times = super().compile_or_warm_up_model()  # type: ignore[misc]
         if self.is_driver_worker:  # the other ranks of its tensor parallel group verify the same trees
             start_flushing(self.model_runner.model_state.counters.totals)
@@ -86,6 +87,7 @@ class TreeCollector:
         self._folder = folder
 
     def collect(self) -> Iterable[Any]:
+        """Metric families of all workers' totals together; none before a worker has counted."""
         for flusher in _flushers:
             flusher.flush()
         totals = self._sum()

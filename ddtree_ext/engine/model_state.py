@@ -48,6 +48,7 @@ class TreeStateMixin:
         self._families = Families.of(())
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:
+        """A new request, or a preempted one again, in slot `req_index`: no tree yet, and the budget of its parameters."""
         super().add_request(req_index, new_req_data)  # type: ignore[misc]
         self.step.trees.num_nodes[req_index].fill_(0)
         budget = request_budget(new_req_data.sampling_params, self.budget, self.width)
@@ -75,6 +76,10 @@ class TreeStateMixin:
         *args: Any,
         **kwargs: Any,
     ) -> dict[str, Any]:
+        """Attention metadata by layer name; before it, the step's rows and state slots are written for this batch.
+
+        block_tables: per cache group [R, blocks] int32; slot_mappings [groups, T] int64.
+        """
         self._begin_step(input_batch, for_capture)
         if not self._tables.are(block_tables):
             self._tables = BlockTables.of(block_tables)

@@ -43,6 +43,7 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         self._pointers: RowPointers | None = None
 
     def set_attn(self, model_state: Any, *args: Any, **kwargs: Any) -> None:
+        """The KV cache exists: from here on each draft pass grows trees in the model state's step."""
         super().set_attn(model_state, *args, **kwargs)
         self._step = model_state.step
 
