@@ -1,11 +1,12 @@
 """Trees inside vLLM, on trained pairs: dense, Gated-DeltaNet hybrid, hybrid with heads of 128.
 
-Every reference runs with the extension absent, and every claim about trees also claims that trees were built and that nodes
-beside the spine were accepted.
+Every reference runs with the extension absent, and every claim about trees also claims that, for its own requests, trees were
+built and nodes beside the spine accepted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import accumulate, takewhile
 
 import pytest
@@ -32,21 +33,26 @@ def steps_by_base(gains: list[int]) -> dict[int, int]:
     return dict(zip(bases, gains[1:], strict=True))
 
 
-def assert_trees_worked(answer: Answer) -> None:
-    assert answer.metrics["vllm:ddtree_trees_total"] > 0
-    assert answer.metrics["vllm:ddtree_nodes_total"] > answer.metrics["vllm:ddtree_trees_total"]
-    assert answer.metrics["vllm:ddtree_accepted_off_spine_total"] > 0
+def assert_trees_worked(answer: Answer, groups: Iterable[int]) -> None:
+    """In every one of these groups trees were built, larger than a spine, and a node beside it was accepted in some."""
+    groups = list(groups)
+    for group in groups:
+        trees = answer.counted("trees", [group])
+        assert trees > 0, group
+        assert answer.counted("nodes", [group]) > arms.WIDTH * trees, group
+    assert answer.counted("accepted_off_spine", groups) > 0
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_greedy_trees_equal_plain_greedy_alone(pair: str) -> None:
     assert arms.tree(pair).tokens[: arms.BATCHED] == arms.plain(pair).tokens[: arms.BATCHED]
-    assert_trees_worked(arms.tree(pair))
+    assert_trees_worked(arms.tree(pair), arms.ALONE)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_greedy_trees_equal_plain_greedy_in_a_changing_batch(pair: str) -> None:
     assert arms.tree(pair).tokens[arms.BATCHED] == arms.plain(pair).tokens[arms.BATCHED]
+    assert_trees_worked(arms.tree(pair), [arms.BATCHED])
 
 
 def test_the_budget_may_follow_the_size_of_the_batch() -> None:
@@ -65,6 +71,39 @@ def test_a_request_may_decode_plainly(pair: str) -> None:
     assert set(arms.tree(pair).gains[arms.BATCHED][1]) == {1}
     others = [gain for i, gains in enumerate(arms.tree(pair).gains[arms.BATCHED]) if i != 1 for gain in gains]
     assert max(others) > 2
+    assert_trees_worked(arms.tree(pair), [arms.BATCHED])
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_choice_that_depends_on_the_tokens_before_it_verifies_the_spine(pair: str) -> None:
+    """Bad words and penalties change the text as they change plain decoding's; no node beside the spine is in a tree."""
+    tree, plain = arms.tree(pair), arms.plain(pair)
+    assert tree.tokens[arms.READING] == plain.tokens[arms.READING]
+    for index, tokens in enumerate(plain.tokens[arms.READING]):
+        assert tokens != plain.tokens[index][0][: len(tokens)], "the parameter changed nothing"
+    trees = tree.counted("trees", [arms.READING])
+    assert 0 < tree.counted("nodes", [arms.READING]) <= arms.WIDTH * trees
+    assert tree.counted("accepted", [arms.READING]) > 0
+    assert tree.counted("accepted_off_spine", [arms.READING]) == 0
+
+
+@pytest.mark.full
+def test_a_request_that_is_preempted_repeats_its_text() -> None:
+    """It loses its state in the middle of its answer, and reads prompt and answer anew as a prompt."""
+    trees, plain = (answer.result() for answer in arms.started_cramped())
+    assert trees.counters[0]["vllm:num_preemptions_total"] > 0
+    assert trees.tokens[0] == plain.tokens[0]
+    assert_trees_worked(trees, [0])
+
+
+@pytest.mark.full
+def test_an_answer_ends_where_the_models_length_does() -> None:
+    """Not a token beyond it is emitted, though the tree of the last step would reach further."""
+    trees, plain = (answer.result() for answer in arms.started_cramped())
+    lengths = [len(ask.prompt) + len(tokens) for ask, tokens in zip(arms.cramped(), trees.tokens[0], strict=True)]
+    assert lengths == [arms.MODEL_LEN] * 2
+    assert trees.tokens[0] == plain.tokens[0]
+    assert_trees_worked(trees, [0])
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -88,8 +127,9 @@ def test_a_spine_accepts_step_by_step_what_stock_accepts(pair: str) -> None:
     steps = [sum(len(gains[0]) for gains in answer.gains) for answer in (spine, chain)]
     assert compared >= 0.7 * steps[1]
     assert steps[0] == pytest.approx(steps[1], rel=0.06)
-    assert spine.metrics["vllm:ddtree_trees_total"] > 0
-    assert spine.metrics["vllm:ddtree_accepted_off_spine_total"] == 0
+    assert all(spine.counted("trees", [group]) > 0 for group in arms.ALONE)
+    assert spine.counted("accepted", arms.ALONE) > 0
+    assert spine.counted("accepted_off_spine", arms.ALONE) == 0
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -111,6 +151,7 @@ def test_a_tree_accepts_never_less_than_the_chain_and_more_in_total(pair: str) -
     both = arms.chain(pair), arms.tree(pair)
     total = [sum(len(gains[0]) for gains in answer.gains[: arms.BATCHED]) for answer in both]
     assert total[1] < total[0], "the tree needed as many steps as the chain"
+    assert_trees_worked(arms.tree(pair), arms.ALONE)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -123,6 +164,7 @@ def test_seeded_sampling_repeats_plain_decoding(pair: str) -> None:
     ]
     assert sum(count == len(tokens) for count, tokens in zip(agreed, plain, strict=True)) >= 2, agreed
     assert min(agreed) >= 8, agreed
+    assert_trees_worked(arms.tree(pair), [arms.SEEDED])
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -131,11 +173,16 @@ def test_scores_are_those_of_the_accepted_path(pair: str) -> None:
     ours, plain = (answer(pair).logprobs[arms.SCORED][0] for answer in (arms.tree, arms.plain))
     assert len(ours) == len(plain) == 24
     assert ours == pytest.approx(plain, abs=0.15)
+    assert_trees_worked(arms.tree(pair), [arms.SCORED])
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_counters_agree_with_what_was_emitted(pair: str) -> None:
+    """Of all groups together; the groups' own add up to them."""
     metrics, tokens = arms.tree(pair).metrics, 0
+    everywhere = range(len(arms.tree(pair).gains))
+    for name in ("trees", "nodes", "accepted", "accepted_off_spine"):
+        assert arms.tree(pair).counted(name, everywhere) == metrics[f"vllm:ddtree_{name}_total"] > 0
     for group in arms.tree(pair).gains:
         for gains in group:
             tokens += sum(gains) - len(gains)  # every step of a request emits one token that is not a node

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import cache
 
 from tests.ext.engine.job import Answer, Ask, Job, run, start
+from tests.pairs import tokenizer
 from tests.pairs.prompts import DEMO_PROMPT, NEW_TOKENS, PROMPTS
 
 FULL = bool(os.environ.get("FULL"))
@@ -45,8 +47,31 @@ def scored() -> tuple[Ask, ...]:
     return (Ask(DEMO_PROMPT, 24, 0, {"logprobs": 2}),)
 
 
-GROUPS = (*((Ask(prompt, NEW_TOKENS),) for prompt in SINGLES), late_arrivals(), seeded(), scored())
-BATCHED, SEEDED, SCORED = len(SINGLES), len(SINGLES) + 1, len(SINGLES) + 2
+def reading() -> tuple[Ask, ...]:
+    """The first single prompts again, with a choice of tokens that depends on the tokens before it: the spine alone is verified.
+
+    The forbidden words are of several tokens, and every target says one of them when it may.
+    """
+    return (
+        Ask(SINGLES[0], 24, 0, {"bad_words": ["proud fox", "behind the bridge"]}),
+        Ask(SINGLES[1], 24, 0, {"repetition_penalty": 1.2, "presence_penalty": 0.5}),
+    )
+
+
+MODEL_LEN = 272
+"""Tokens of the engine that is cut short."""
+
+
+def cramped() -> tuple[Ask, ...]:
+    """Two long prompts that get a second block of attention (256 tokens on the hybrid pair) in the middle of their answers."""
+    words = " ".join(prompt.rstrip("?.") + "." for prompt in PROMPTS)
+    tokens: list[int] = tokenizer.build()(words).input_ids
+    return tuple(Ask(tokens[start : start + length], MODEL_LEN - length) for start, length in ((0, 220), (300, 222)))
+
+
+GROUPS = (*((Ask(prompt, NEW_TOKENS),) for prompt in SINGLES), late_arrivals(), seeded(), scored(), reading())
+ALONE = range(len(SINGLES))
+BATCHED, SEEDED, SCORED, READING = range(len(SINGLES), len(SINGLES) + 4)
 
 
 ARMS: dict[str, Callable[[str], Job]] = {
@@ -69,6 +94,18 @@ def started_tiers() -> Future[Answer]:
     tiers = {"num_speculative_tokens_per_batch_size": [[1, 3, 20], [4, 4, WIDTH], [5, 5, 3], [6, 8, 0]]}
     room = {"max_num_batched_tokens": 512}
     return start(run, Job("dense", "tree", (late_arrivals(),), tokens=20, engine=room, speculative=tiers))
+
+
+@cache
+def started_cramped() -> tuple[Future[Answer], Future[Answer]]:
+    """Those two by trees where six blocks are free: three for each request, two of them for states; and plain, with room.
+
+    By trees they ask for more than the model's length leaves.
+    """
+    asks = tuple(replace(ask, max_tokens=200) for ask in cramped())
+    room = {"max_num_batched_tokens": 512, "max_model_len": MODEL_LEN, "num_gpu_blocks_override": 7}
+    trees = start(run, Job("hybrid", "tree", (asks,), tokens=20, engine=room))
+    return trees, start(run, Job("hybrid", "plain", (cramped(),)))
 
 
 def plain(pair: str) -> Answer:

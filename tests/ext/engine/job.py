@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -58,15 +58,20 @@ class Job:
 @dataclass(frozen=True)
 class Answer:
     """Per group and request: token ids, tokens gained at each engine step, text, logprobs if asked (first token's of all
-    tokens too); metrics at the end."""
+    tokens too); per group, what it added to the metrics; metrics at the end, of all groups together."""
 
     tokens: list[list[list[int]]]
     gains: list[list[list[int]]]
     texts: list[list[str]]
     logprobs: list[list[list[float]]]
     scores: list[list[dict[str, float]]]
+    counters: list[dict[str, float]]
     metrics: dict[str, Any]
     rows: list[dict[str, Any]]
+
+    def counted(self, name: str, groups: Iterable[int]) -> float:
+        """What these groups together added to the counter `vllm:ddtree_NAME_total`."""
+        return sum(self.counters[group][f"vllm:ddtree_{name}_total"] for group in groups)
 
 
 def run(job: Job) -> Answer:

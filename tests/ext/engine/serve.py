@@ -6,6 +6,7 @@ import faulthandler
 import json
 import sys
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,11 @@ def metrics(llm: Any) -> dict[str, Any]:
     return shown
 
 
+def added(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """What a group added to each metric; some are not shown before they are first counted."""
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
 def main() -> None:
     faulthandler.dump_traceback_later(LIMIT, exit=True)
     job = load(Path(sys.argv[1]))
@@ -112,7 +118,10 @@ def main() -> None:
         from tests.ext.engine.recorder import record_rows
 
         record_rows(recorded)
-    results = [run_group(llm, group, number) for number, group in enumerate(job.groups)]
+    results, shown = [], [metrics(llm)]
+    for number, group in enumerate(job.groups):
+        results.append(run_group(llm, group, number))
+        shown.append(metrics(llm))
     answer = Answer(
         tokens=[[outcome.tokens for outcome in group] for group in results],
         gains=[[outcome.gains for outcome in group] for group in results],
@@ -121,7 +130,8 @@ def main() -> None:
         scores=[
             [{str(token): score for token, score in outcome.scores.items()} for outcome in group] for group in results
         ],
-        metrics=metrics(llm),
+        counters=[added(*around) for around in pairwise(shown)],
+        metrics=shown[-1],
         rows=recorded,
     )
     Path(sys.argv[2]).write_text(json.dumps(asdict(answer)))
