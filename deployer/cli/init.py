@@ -92,7 +92,7 @@ def _number(question: str, default: int, *, least: int, most: int | None = None)
 def _prompted(question: str, default: Answer, kind: type[Answer]) -> Answer:
     """Raises UsageError at the end of the input: nobody is there to answer. Ctrl-C is an interrupt all the same."""
     try:
-        return kind(typer.prompt(question, default=default, type=kind, show_default=default != "", err=True))
+        answer: Answer = typer.prompt(question, default=default, type=kind, show_default=default != "", err=True)
     except typer.Abort as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise
@@ -102,6 +102,7 @@ def _prompted(question: str, default: Answer, kind: type[Answer]) -> Answer:
             where="stdin",
             remedy="copy inventory/ct129.toml and edit it, or run it in a terminal",
         ) from error
+    return answer
 
 
 def _of(kind: Any, value: Answer, where: str, remedy: str) -> Answer:
