@@ -173,8 +173,11 @@ def test_output_that_comes_after_the_exit_code_is_whole(servers: Servers) -> Non
 
 
 def test_a_command_that_leaves_its_output_open_is_given_up_and_not_cut_short(servers: Servers) -> None:
-    with pytest.raises(TransferError, match=r"its output did not end within 3 s"):
-        transport(servers).run("echo some; sleep 8 & exit 0", timeout=3)
+    """Its result is there long before: on a busy machine, too."""
+    box = transport(servers)
+    box.run("true")
+    with pytest.raises(TransferError, match=r"its output did not end within 8 s"):
+        box.run("echo some; sleep 30 & exit 0", timeout=8)
 
 
 def test_a_command_without_a_result_is_given_up(servers: Servers) -> None:
