@@ -17,6 +17,7 @@ import torch
 from vllm.v1.spec_decode.utils import unconditional_to_conditional_rates
 from vllm.v1.worker.gpu_worker import Worker
 
+from benchmarks.gpu.acceptance import scores
 from ddtree_ext.core.tree import grow
 from ddtree_ext.engine import model_state, speculator
 from ddtree_ext.engine.sampler import TreeSampler
@@ -28,7 +29,7 @@ OFF_SPINE = 1 / 3
 
 def law(ranks: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """[ranks] float32: log-probabilities of a position's ranks, 0.7 for the first and then halves of what is left."""
-    return np.log(np.array([0.7, *(0.3 * 0.5**rank for rank in range(1, ranks))][:ranks], dtype=np.float32))
+    return scores((0.7,))[0, :ranks]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ class StepCounters:
     """
 
     def __init__(self, width: int, device: torch.device) -> None:
-        self.width = width
         self.totals = torch.zeros(SUMS + NODES + width + 1, dtype=torch.int64, device=device)
 
     def add(self, step: VerifyStep, num_sampled: torch.Tensor) -> None:

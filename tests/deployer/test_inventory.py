@@ -119,9 +119,7 @@ def test_a_value_that_means_nothing_is_one_error_that_names_its_key(tmp_path: Pa
     assert "Value error" not in caught.value.what
 
 
-@pytest.mark.parametrize(
-    "python", ["python3", "python3.12", "/usr/bin/python3", "/root/.pyenv/versions/3.12/bin/python"]
-)
+@pytest.mark.parametrize("python", ["python3", "python3.12", "/usr/bin/python3", "/opt/pythons/3.12.1/bin/python"])
 def test_the_hosts_python_is_a_name_or_a_path(tmp_path: Path, python: str) -> None:
     path = write(tmp_path, MINIMAL.replace("[install]", f"[install]\npython = '{python}'"))
     assert load(path).install.python == python
