@@ -88,6 +88,7 @@ class Connection:
         self._knobs = knobs
         self._ends = (near, far)
         self._carried = 0
+        self._is_cut = False
 
     async def pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         """Carry bytes until the source ends or the connection is cut."""
@@ -99,10 +100,7 @@ class Connection:
                 if not data:
                     return
                 await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
-                self._carried += len(data)
-                if self._knobs.cuts_at(self._carried):
-                    for end in self._ends:
-                        end.transport.abort()
+                if self._cut_by(len(data)):
                     return
                 sink.write(data)
                 await sink.drain()
@@ -110,6 +108,15 @@ class Connection:
                     await asyncio.sleep(len(data) / 1024 / rate)
         finally:
             reader.cancel()
+
+    def _cut_by(self, amount: int) -> bool:
+        """Count bytes; cut the connection if it is due. The other way's bytes under way are no second cut."""
+        self._carried += amount
+        if not self._is_cut and self._knobs.cuts_at(self._carried):
+            self._is_cut = True
+            for end in self._ends:
+                end.transport.abort()
+        return self._is_cut
 
     async def _read(self, source: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes]]) -> None:
         clock = asyncio.get_running_loop().time

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -17,7 +18,7 @@ from .box import Lab
 from .containers import CT129, containers, guest_config, kpro5_config
 from .identity import known_hosts, ssh_config
 from .machine import LabError
-from .nsproxy import Faults, Knobs, forward
+from .nsproxy import Connection, Faults, Knobs, forward
 from .place import Place, place
 
 
@@ -148,6 +149,18 @@ class TestForwarder:
         sizes = self.talk(tmp_path, (once, 1_000_000), (once, 1_000_000), (Faults(), 1_000_000), (once, 1_000_000))
         assert [size == 1_000_000 for size in sizes] == [False, True, True, False]
 
+    def test_bytes_of_the_other_way_are_no_second_cut(self, tmp_path: Path) -> None:
+        knobs = Knobs(tmp_path / "faults.json")
+        Faults(cut_after=1000, cut_times=2).write(tmp_path / "faults.json")
+
+        async def both_ways_at_once() -> None:
+            connection = Connection(knobs, Mock(drain=AsyncMock()), Mock(drain=AsyncMock()))
+            await asyncio.gather(*(connection.pump(_full(2000), Mock(drain=AsyncMock())) for _ in range(2)))
+
+        asyncio.run(both_ways_at_once())
+        assert knobs.cuts_at(2000)
+        assert not knobs.cuts_at(2000)
+
     def test_refused(self, tmp_path: Path) -> None:
         assert self.talk(tmp_path, (Faults(refuse=True), 1000), (Faults(), 1000)) == [0, 1000]
 
@@ -161,6 +174,13 @@ class TestForwarder:
         Faults(delay_ms=3).write(tmp_path / "faults.json")
         assert Faults.parse((tmp_path / "faults.json").read_text()) == Faults(delay_ms=3)
         assert len(json.loads((tmp_path / "faults.json").read_text())) == 5
+
+
+def _full(size: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    reader.feed_data(bytes(size))
+    reader.feed_eof()
+    return reader
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
