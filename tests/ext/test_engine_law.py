@@ -60,12 +60,35 @@ def started_rows(pair: str, dtype: str) -> Future[RowsAlone]:
     return start(rows_alone, pair, dtype)
 
 
+@dataclass(frozen=True)
+class Draws:
+    """What is sampled: the tokens after a prompt's first, which come from verify steps; the first is the prompt's own."""
+
+    temperature: float
+    prompt: str
+    tokens: int
+
+    def ask(self, seed: int) -> Ask:
+        return Ask(self.prompt, self.tokens + 2, 0, {"temperature": self.temperature, "seed": seed})
+
+    def of(self, answer: Answer) -> list[tuple[int, ...]]:
+        return [tuple(islice(tokens, 1, 1 + self.tokens)) for tokens in answer.tokens[0]]
+
+    def __str__(self) -> str:
+        return f"T={self.temperature}"
+
+
+# The colder, the more tokens it takes until a sample has outcomes enough to tell two laws apart.
+WARM = Draws(1.0, PROMPTS[40], 2)
+COLD, HOT = Draws(0.5, PROMPTS[3], 6), Draws(1.5, PROMPTS[3], 2)
+
+
 @cache
-def started_samples() -> tuple[Future[Answer], Future[Answer]]:
+def started_samples(draws: Draws) -> tuple[Future[Answer], Future[Answer]]:
     """One request many times with other seeds in each arm: by trees, and plain."""
 
     def asks(first_seed: int) -> tuple[Ask, ...]:
-        return tuple(Ask(PROMPTS[40], 4, 0, {"temperature": 1.0, "seed": first_seed + i}) for i in range(SAMPLES))
+        return tuple(draws.ask(first_seed + i) for i in range(SAMPLES))
 
     engine = {"max_num_seqs": 32}
     trees = start(run, Job("dense", "tree", (asks(10_000),), tokens=12, engine=engine))
@@ -77,7 +100,8 @@ def engines(request: pytest.FixtureRequest) -> None:
     """Begins what the chosen tests wait for, so that no processor is idle."""
     for item in request.session.items:
         if item.module is request.module:
-            _ = started_rows(**item.callspec.params) if hasattr(item, "callspec") else started_samples()
+            asked = item.callspec.params
+            _ = started_rows(**asked) if "pair" in asked else started_samples(**asked)
 
 
 @pytest.mark.parametrize(
@@ -99,22 +123,20 @@ def test_every_rows_logits_are_those_of_its_path_run_alone(pair: str, dtype: str
         assert (ours - theirs)[likely].abs().max() < TOLERANCE[dtype], (record["prefix"], row)
 
 
-def draws(answer: Answer) -> list[tuple[int, ...]]:
-    """The second and third token of every request: both come from verify steps, the first from the prompt's."""
-    return [tuple(islice(tokens, 1, 3)) for tokens in answer.tokens[0]]
-
-
 def variation(a: list[tuple[int, ...]], b: list[tuple[int, ...]]) -> float:
     """Total variation of two samples' frequencies."""
     left, right = Counter(a), Counter(b)
     return 0.5 * sum(abs(left[x] / len(a) - right[x] / len(b)) for x in left.keys() | right.keys())
 
 
-def test_samples_of_trees_are_plain_samples() -> None:
+@pytest.mark.parametrize(
+    "draws", [WARM, *(pytest.param(draws, marks=pytest.mark.full) for draws in (COLD, HOT))], ids=str
+)
+def test_samples_of_trees_are_plain_samples(draws: Draws) -> None:
     """Other seeds in each arm; the total variation is inside what two samples of one law show in 999 of 1000 shuffles."""
-    trees, plain = (answer.result() for answer in started_samples())
+    trees, plain = (answer.result() for answer in started_samples(draws))
     assert trees.counted("accepted_off_spine", [0]) > 0
-    ours, theirs = draws(trees), draws(plain)
+    ours, theirs = draws.of(trees), draws.of(plain)
     assert len(set(theirs)) > 5, "a law with so few outcomes says nothing"
     rng, pooled = np.random.default_rng(0), ours + theirs
     shuffled = []
