@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from itertools import accumulate, takewhile
 
 import pytest
+import torch
 
 from tests.ext.engine import arms
-from tests.ext.engine.job import Answer
+from tests.ext.engine.job import DEVICE, Answer
 from tests.ext.engine.near_ties import spines_may_part, tree_may_stop
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
@@ -85,6 +86,19 @@ def test_a_choice_that_depends_on_the_tokens_before_it_verifies_the_spine(pair: 
     assert 0 < tree.counted("nodes", [arms.READING]) <= arms.WIDTH * trees
     assert tree.counted("accepted", [arms.READING]) > 0
     assert tree.counted("accepted_off_spine", [arms.READING]) == 0
+
+
+@pytest.mark.parametrize("pair", [pytest.param("dense", marks=pytest.mark.full), "hybrid"])
+def test_trees_on_two_ranks_repeat_what_one_rank_says(pair: str) -> None:
+    """Greedy and by seeds; every rank grows the same trees, and what they did is counted once."""
+    if DEVICE == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("one GPU: two ranks want two")
+    split, alone = arms.started_split(pair).result(), arms.plain(pair)
+    for group, asked in enumerate(arms.SPLIT):
+        assert split.tokens[group] == alone.tokens[arms.GROUPS.index(asked)]
+    assert_trees_worked(split, range(len(arms.SPLIT)))
+    single = sum(arms.tree(pair).counted("trees", [arms.GROUPS.index(asked)]) for asked in arms.SPLIT)
+    assert split.counted("trees", range(len(arms.SPLIT))) == pytest.approx(single, rel=0.1)
 
 
 @pytest.mark.full

@@ -108,6 +108,17 @@ def started_cramped() -> tuple[Future[Answer], Future[Answer]]:
     return trees, start(run, Job("hybrid", "plain", (cramped(),)))
 
 
+SPLIT = (GROUPS[0], GROUPS[1], seeded())
+"""What is asked of an engine on two ranks."""
+
+
+@cache
+def started_split(pair: str) -> Future[Answer]:
+    """Trees with the target's heads, the drafter's and the vocabulary split over two ranks."""
+    engine = {"max_num_batched_tokens": 512, "tensor_parallel_size": 2}
+    return start(run, Job(pair, "tree", SPLIT, tokens=20, engine=engine))
+
+
 def plain(pair: str) -> Answer:
     """No speculation, the extension absent."""
     return started(pair)["plain"].result()

@@ -54,6 +54,11 @@ class Job:
     speculative: dict[str, Any] = field(default_factory=dict)
     record_rows: bool = False
 
+    @property
+    def split(self) -> bool:
+        """Over more ranks than one; vLLM's CPU build wants a memory node for each unless it is to bind no threads."""
+        return self.engine.get("tensor_parallel_size", 1) > 1
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -82,7 +87,8 @@ def run(job: Job) -> Answer:
         done = subprocess.run(
             [sys.executable, "-m", "tests.ext.engine.serve", str(ask), str(answer)],
             cwd=REPO,
-            env=alone(DEVICE, plugins=job.arm == "tree"),
+            env=alone(DEVICE, plugins=job.arm == "tree")
+            | ({"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if job.split else {}),
             capture_output=True,
             text=True,
             timeout=LIMIT + 60,
