@@ -101,7 +101,7 @@ def test_without_a_tree_it_counts_none_and_its_bench_writes_what_vllms_client_wr
             words += ["--result-dir", str(tmp_path), "--result-filename", "result.json"]
             subprocess.run([*PROGRAM, *words], check=True, timeout=60)
             assert time.monotonic() - began > 2.0, "long enough to be cut"
-            assert chain.counters().since(before).acceptance_length == 4.0
+            assert chain.counters().since(before).acceptance_length == 3.0
         finally:
             chain.process.kill()
     result = json.loads((tmp_path / "result.json").read_text())
