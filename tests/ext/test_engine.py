@@ -93,12 +93,11 @@ def test_trees_on_two_ranks_repeat_what_one_rank_says(pair: str) -> None:
     """Greedy and by seeds; every rank grows the same trees, and what they did is counted once."""
     if DEVICE == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip("one GPU: two ranks want two")
-    split, alone = arms.started_split(pair).result(), arms.plain(pair)
-    for group, asked in enumerate(arms.SPLIT):
-        assert split.tokens[group] == alone.tokens[arms.GROUPS.index(asked)]
-    assert_trees_worked(split, range(len(arms.SPLIT)))
-    single = sum(arms.tree(pair).counted("trees", [arms.GROUPS.index(asked)]) for asked in arms.SPLIT)
-    assert split.counted("trees", range(len(arms.SPLIT))) == pytest.approx(single, rel=0.1)
+    split, plain = arms.started_split(pair).result(), arms.plain(pair)
+    assert split.tokens == [plain.tokens[group] for group in arms.SPLIT]
+    groups = range(len(arms.SPLIT))
+    assert_trees_worked(split, groups)
+    assert split.counted("trees", groups) == pytest.approx(arms.tree(pair).counted("trees", arms.SPLIT), rel=0.1)
 
 
 @pytest.mark.full

@@ -27,10 +27,8 @@ SECONDS_PER_TOKEN = 0.05
 TOKENS = 10  # where nobody says how many
 DRAFTS = ("spec_decode_num_drafts_total", "spec_decode_num_accepted_tokens_total")
 TREES = ("ddtree_trees_total", "ddtree_nodes_total", "ddtree_accepted_off_spine_total")
-CHAIN, TREE = (
-    2,
-    3,
-)  # tokens accepted a step: beside a real engine's 2.1 and 2.4 of the tiny pair, a tree is never the worse
+# Tokens accepted a step. The real engine's, on the tiny pair, are 2.1 and 2.4: measured beside them, too, a tree is the better.
+CHAIN, TREE = 2, 3
 
 
 class Engine:

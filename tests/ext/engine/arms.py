@@ -108,15 +108,15 @@ def started_cramped() -> tuple[Future[Answer], Future[Answer]]:
     return trees, start(run, Job("hybrid", "plain", (cramped(),)))
 
 
-SPLIT = (GROUPS[0], GROUPS[1], seeded())
-"""What is asked of an engine on two ranks."""
+SPLIT = (0, 1, SEEDED)
+"""The groups that are also asked of an engine on two ranks."""
 
 
 @cache
 def started_split(pair: str) -> Future[Answer]:
     """Trees with the target's heads, the drafter's and the vocabulary split over two ranks."""
     engine = {"max_num_batched_tokens": 512, "tensor_parallel_size": 2}
-    return start(run, Job(pair, "tree", SPLIT, tokens=20, engine=engine))
+    return start(run, Job(pair, "tree", tuple(GROUPS[group] for group in SPLIT), tokens=20, engine=engine))
 
 
 def plain(pair: str) -> Answer:

@@ -55,9 +55,12 @@ class Job:
     record_rows: bool = False
 
     @property
-    def split(self) -> bool:
-        """Over more ranks than one; vLLM's CPU build wants a memory node for each unless it is to bind no threads."""
-        return self.engine.get("tensor_parallel_size", 1) > 1
+    def environment(self) -> dict[str, str]:
+        """Its process's."""
+        chosen = alone(DEVICE, plugins=self.arm == "tree")
+        if self.engine.get("tensor_parallel_size", 1) > 1:
+            chosen["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # or vLLM's CPU build wants a memory node for every rank
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,7 @@ def run(job: Job) -> Answer:
         done = subprocess.run(
             [sys.executable, "-m", "tests.ext.engine.serve", str(ask), str(answer)],
             cwd=REPO,
-            env=alone(DEVICE, plugins=job.arm == "tree")
-            | ({"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if job.split else {}),
+            env=job.environment,
             capture_output=True,
             text=True,
             timeout=LIMIT + 60,
