@@ -3,8 +3,8 @@ FOLDER
 
 Arms: ar twice (the second in another batch size, as the control of greedy equality), chain:K, tree:B. Every arm answers
 the same prompts at every temperature; each is a process of its own, some at a time on one card. Then the offline pass
-(trace.py, policies.py) over what ar wrote. Writes FOLDER/results.json after every arm, so that a cut run keeps what it
-has; prints short tables.
+(trace.py) over what ar wrote, whose traces simulate.py reads. Writes FOLDER/results.json after every arm, so that a cut run
+keeps what it has; prints short tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pairs import acceptance, policies, store, tables, trace, write_text
+from benchmarks.pairs import acceptance, store, tables, trace, write_text
 from benchmarks.pairs.engine import WIDTH, Answer, Ask, answered
 from benchmarks.pairs.recipes import RECIPES, Recipe
 
@@ -29,6 +29,8 @@ AT_A_TIME = {"cuda": 5, "cpu": 1}
 TRACED = {"cuda": 80, "cpu": 2}
 """Texts of each temperature that the offline pass looks at."""
 CONTROL = "ar again"
+TRACES, LARGEST = "traces.npz", 15 << 20
+"""Where simulate.py finds them, and bytes at most."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +149,13 @@ def equality(made: Plan, got: dict[str, Answer], gaps: dict[tuple[int, int], Any
 
 
 def offline(
-    made: Plan, ar: Answer, pair: Path, recipe: Recipe, device: str
+    made: Plan, ar: Answer, pair: Path, recipe: Recipe, device: str, out: Path
 ) -> tuple[dict[str, Any], dict[tuple[int, int], Any]]:
-    """Hit rates and tried policies by temperature, and the target's gaps of greedy answers by (group, request)."""
-    found, gaps = {}, {}
+    """Hit rates by temperature, and the target's gaps of greedy answers by (group, request).
+
+    Writes OUT/traces.npz, of the lowest and the highest temperature.
+    """
+    found, gaps, held = {}, {}, {}
     for heat in recipe.heats:
         picked = [(i, r) for i, (h, _) in enumerate(made.groups) if h == heat for r in range(len(made.ask.groups[i]))]
         step = max(1, len(picked) // TRACED[device]) if heat else 1
@@ -163,13 +168,11 @@ def offline(
             gaps = {key: t.gaps for key, t in pairs}
         kept = [t for _, t in pairs]
         kept = kept[:: max(1, len(kept) // TRACED[device])]
-        order = np.random.default_rng(5).permutation(len(kept))  # both halves of `tried` hold every set
-        budgets = [b for b in recipe.trees if b >= WIDTH]
-        found[str(heat)] = {
-            "texts": len(kept),
-            "hit_rates": trace.hit_rates(kept),
-            "policies": policies.tried([kept[i] for i in order], budgets),
-        }
+        order = np.random.default_rng(5).permutation(len(kept))  # a beginning of it holds every set
+        held[heat] = [kept[i] for i in order]
+        found[str(heat)] = {"texts": len(kept), "hit_rates": trace.hit_rates(kept)}
+    saved = trace.save({heat: held[heat] for heat in (min(held), max(held))}, out / TRACES, LARGEST)
+    print(f"{TRACES}: texts by temperature {saved}", flush=True)
     return found, gaps
 
 
@@ -197,7 +200,7 @@ def evaluate(pair: Path, recipe: Recipe, device: str, out: Path, limit: float) -
     gaps: dict[tuple[int, int], Any] = {}
     if "ar" in got:
         try:
-            results["offline"], gaps = offline(made, got["ar"], pair, recipe, device)
+            results["offline"], gaps = offline(made, got["ar"], pair, recipe, device, out)
         except (
             RuntimeError,
             ValueError,

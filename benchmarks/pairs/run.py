@@ -29,6 +29,8 @@ from benchmarks.pairs.recipes import RECIPES, SMOKE, Recipe
 SMOKE_SECONDS = {"target": 20.0, "drafter": 15.0}
 EVALUATION_SHARE = 0.42
 """Of the minutes, kept for evaluation at least."""
+SIMULATION = 90.0
+"""Seconds that it takes on one core, at two temperatures."""
 
 
 def apart(train: Callable[..., bool], *args: Any) -> bool:
@@ -122,6 +124,20 @@ class Driver:
         results = evaluate.evaluate(self.pair, self.recipe, self.device, self.out, limit)
         return not results["errors"] or not self.smoke
 
+    def simulation(self) -> None:
+        """Other trees on evaluation's traces, where there is time: it can be done later, on any machine."""
+        from benchmarks.pairs import simulate
+
+        if not (self.out / "traces.npz").is_file():
+            return
+        if not self.smoke and self.left() < SIMULATION:
+            print(
+                f"simulation left out: python -m benchmarks.pairs.simulate {self.out} does it on any machine",
+                flush=True,
+            )
+            return
+        simulate.add(self.out)
+
     def keep(self) -> None:
         """The trained pair, in pieces; of SmolLM2 the drafter alone."""
         parts = ("target", "drafter") if self.recipe.hybrid else ("drafter",)
@@ -168,6 +184,7 @@ def main() -> int:
     began = time.monotonic()
     done = driver.evaluation()
     driver.note("evaluation", began)
+    driver.simulation()
     print("done" if done else "evaluation is to come: call again with the same options")
     return 0 if done else 3
 

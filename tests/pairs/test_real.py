@@ -136,13 +136,6 @@ def test_hit_rates_are_conditional_on_the_way_there():
     assert rates["after_sibling"][1] == 1.0
 
 
-def test_policies_fitted_on_one_half_are_tried_on_the_other():
-    rng = np.random.default_rng(1)
-    found = policies.tried([random_trace(rng, blocks=20) for _ in range(4)], (15, 31))
-    assert found["logprobs"]["31"][0] >= found["logprobs"]["15"][0] == found["chain"]["15"][0]
-    assert {"temperature by depth", "sibling discount", "rank table by depth"} <= set(found)
-
-
 def test_acceptance_leaves_out_prefill_and_the_cut_step():
     counted = acceptance.counts([[1, 4, 2, 9], [1, 3, 1], [1]])
     assert counted.tolist() == [[6, 2], [3, 1], [0, 0]]
