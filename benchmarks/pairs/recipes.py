@@ -45,12 +45,12 @@ class Recipe:
 RECIPES = {
     "smollm2": Recipe(
         smollm2.MASK_TOKEN, Shape(layers=5, taps=5, ffn=1536, length=400), None,
-        answer=320, samples=3, prompts=0, per_set=40, new=192, batch=64, target_share=0.0, drafter_share=0.45,
+        answer=320, samples=3, prompts=0, per_set=40, new=192, batch=64, target_share=0.0, drafter_share=0.5,
     ),
     "hybrid": Recipe(
         1, Shape(layers=4, taps=4, ffn=1024, batch=64, length=456),
         hybrid.Shape(384, 8, 1024, 6, 2, 2, 4, 128, 4096, batch=64, length=512),
-        answer=256, samples=2, prompts=2400, per_set=60, new=192, batch=64, target_share=0.22, drafter_share=0.3,
+        answer=256, samples=2, prompts=2400, per_set=60, new=192, batch=64, target_share=0.22, drafter_share=0.32,
     ),
 }  # fmt: skip
 

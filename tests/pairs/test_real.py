@@ -32,7 +32,6 @@ from benchmarks.pairs import (
     training,
     write_text,
 )
-from benchmarks.pairs.engine import Ask, environment, options
 from benchmarks.pairs.recipes import RECIPES, SMOKE
 from benchmarks.pairs.trace import RANKS, Trace, hit_rates
 from ddtree_ext.core.tree import grow
@@ -290,19 +289,6 @@ def test_a_curve_is_an_image():
     assert sum(element.tag.endswith("path") for element in tree.iter()) >= 7
 
 
-def test_stock_arms_run_without_the_extension_and_small_trees_as_a_budget_by_batch_size():
-    def ask(arm: str) -> Ask:
-        return Ask(arm, "pair", "cuda", [], [], 8, 16)
-
-    assert environment(ask("chain:7"))["VLLM_PLUGINS"] == "none"
-    assert "VLLM_PLUGINS" not in environment(ask("tree:31"))
-    assert "worker_cls" not in options(ask("chain:7"))
-    small = options(ask("tree:7"))["speculative_config"]
-    assert small["num_speculative_tokens"] == WIDTH
-    assert small["num_speculative_tokens_per_batch_size"] == [[1, 16, 7]]
-    assert options(ask("tree:63"))["max_num_batched_tokens"] >= 16 * 127
-
-
 def driver(tmp_path: Path, *, minutes: float, stop_after: float) -> run.Driver:
     recipe = RECIPES["hybrid"]
     return run.Driver("hybrid", recipe, tmp_path / "pair", tmp_path / "out", "cuda", minutes, stop_after, False, None)
@@ -311,8 +297,8 @@ def driver(tmp_path: Path, *, minutes: float, stop_after: float) -> run.Driver:
 def test_a_run_in_one_go_keeps_time_for_evaluation(tmp_path):
     whole = driver(tmp_path, minutes=20, stop_after=20)
     assert whole.seconds("drafter", 0.3) == pytest.approx(0.3 * 1200, abs=1)
-    whole.began -= 400
-    assert whole.seconds("drafter", 0.3) == pytest.approx(1200 - 400 - run.EVALUATION_SHARE * 1200, abs=1)
+    whole.began -= 460
+    assert whole.seconds("drafter", 0.3) == pytest.approx(1200 - 460 - run.EVALUATION_SHARE * 1200, abs=1)
     whole.began -= 400
     assert whole.seconds("drafter", 0.3) == pytest.approx(0.4 * 360)  # a drafter is worth some of evaluation's time
 
@@ -343,4 +329,4 @@ def test_the_whole_path_at_tiny_sizes(tmp_path):
     for arm in ("chain:3", "chain:15", "tree:7", "tree:31"):
         assert results["arms"][arm]["0.0"]["all"]["acceptance"][0] >= 1.0
     assert results["arms"]["tree:31"]["0.0"]["all"]["trees"]["trees"] > 0
-    assert len(list((tmp_path / "out").iterdir())) <= 8
+    assert max(path.stat().st_size for path in (tmp_path / "out").iterdir()) <= 16 << 20
