@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pairs import acceptance, store, tables, trace, write_text
+from benchmarks.pairs import acceptance, rehearse, store, tables, trace, write_text
 from benchmarks.pairs.engine import WIDTH, Answer, Ask, Turn, answered
 from benchmarks.pairs.recipes import RECIPES, Recipe
 
@@ -66,7 +66,7 @@ def plan(pair: Path, recipe: Recipe, device: str) -> Plan:
     def engine(arm: str, *turns: Turn) -> Ask:
         return Ask(
             arm, str(pair), device, asked, [heat for heat, _ in groups], recipe.new, recipe.batch, list(turns),
-            recipe.max_model_len, stamp=stamp,
+            recipe.max_model_len, stamp=stamp, eager=rehearse.eager(pair, arm),
         )  # fmt: skip
 
     every, greedy = list(range(len(groups))), [i for i, (heat, _) in enumerate(groups) if heat == 0]

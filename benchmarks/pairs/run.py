@@ -33,6 +33,8 @@ TEXT_SHARE = 0.25
 """Of the minutes, after which the target's text is what has been written; three minutes at least, for engines to load."""
 EVALUATION_SHARE = 0.36
 """Of the minutes, kept for evaluation at least."""
+REHEARSAL = 300.0
+"""Seconds after which an engine that is tried beside the training is given up."""
 SIMULATION = 90.0
 """Seconds that it takes on one core, at two temperatures."""
 
@@ -122,13 +124,17 @@ class Driver:
 
     def drafter(self) -> bool:
         """The trained drafter; False when its training has to go on in another call."""
-        from benchmarks.pairs import train_drafter
+        from benchmarks.pairs import rehearse, train_drafter
 
         if (self.pair / "drafter" / "trained.json").is_file():
             return True
+        rehearsal = rehearse.aside(self.pair, self.recipe, self.device, min(REHEARSAL, max(30.0, self.left() - 20)))
         clock = training.Clock(self.seconds("drafter", self.recipe.drafter_share), max(1.0, self.left() - 40))
         shape, mask = self.recipe.drafter, self.recipe.mask_token
-        return apart(train_drafter.train, self.pair, shape, clock, mask, self.device)
+        done = apart(train_drafter.train, self.pair, shape, clock, mask, self.device)
+        if rehearsal and done:
+            rehearsal.join(REHEARSAL if self.smoke else 20.0)
+        return done
 
     def evaluation(self) -> bool:
         """Results; False where this call is a piece and most of it is gone. Raises SystemExit where no arm gave any."""

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.pairs import engine, evaluate, tables, write_text
+from benchmarks.pairs import engine, evaluate, rehearse, store, tables, write_text
 from benchmarks.pairs.engine import Answer, Ask, Pass, Turn, answer_of, answered, environment, options
 from benchmarks.pairs.recipes import RECIPES, SMOKE
-from tests.pairs import evaluations
+from tests.pairs import configs, evaluations
 
 REPO = Path(__file__).resolve().parents[2]
 PAIRS = Path(os.environ.get("PAIRS", REPO / "build" / "pairs"))
@@ -80,6 +81,43 @@ def test_another_drafter_is_another_question(tmp_path):
     one = evaluate.plan(tmp_path, RECIPES["smollm2"], "cuda").engines[0]
     (tmp_path / "drafter" / "trained.json").write_text('{"steps": 2}')
     assert evaluate.plan(tmp_path, RECIPES["smollm2"], "cuda").engines[0].stamp != one.stamp
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A pair's folder with a target's config and text, and no weights."""
+    pair = tmp_path / "pair"
+    (pair / "target").mkdir(parents=True)
+    (pair / "target" / "config.json").write_text(json.dumps(configs.target("dense")))
+    store.Sequences(([1, 2, 3], [4, 5]), (2, 1), (0.0, 1.0)).save(pair / "text.npz")
+    return pair
+
+
+def rehearsed(monkeypatch: pytest.MonkeyPatch, pair: Path, runs: Callable[[Ask], bool]) -> dict[str, str]:
+    def answered(ask: Ask, folder: Path, limit: float) -> tuple[dict[str, Answer], dict[str, str]]:
+        assert (Path(ask.pair) / "drafter" / "model.safetensors").is_file()
+        return ({ask.arm: Answer()}, {}) if runs(ask) else ({}, {ask.arm: "exit code 1: no such kernel"})
+
+    monkeypatch.setattr(rehearse, "answered", answered)
+    recipe = replace(RECIPES["smollm2"], drafter=SMOKE["smollm2"].drafter)
+    return rehearse.rehearse(pair, recipe, "cuda", 60)
+
+
+@pytest.mark.usefixtures("prompts")
+def test_what_ran_with_cuda_graphs_only_is_asked_so(monkeypatch, tiny, capsys):
+    assert all(one.eager for one in evaluate.plan(tiny, RECIPES["smollm2"], "cuda").engines)
+    found = rehearsed(monkeypatch, tiny, lambda ask: ask.kind == "chain" or not ask.eager)
+    assert found == {"tree": "graphs", "chain": "eager"}
+    assert "tree:63 runs, graphs, after it failed: exit code 1: no such kernel" in capsys.readouterr().out
+    made = evaluate.plan(tiny, RECIPES["smollm2"], "cuda")
+    assert {one.kind: one.eager for one in made.engines} == {"ar": True, "tree": False, "chain": True}
+    assert rehearse.aside(tiny, RECIPES["smollm2"], "cuda", 60) is None
+
+
+def test_what_does_not_run_at_all_is_said_at_once(monkeypatch, tiny, capsys):
+    assert rehearsed(monkeypatch, tiny, lambda ask: ask.kind == "chain")["tree"] == "failed"
+    assert "rehearsal: tree:63 FAILS" in capsys.readouterr().out
+    assert rehearse.eager(tiny, "tree:63")  # evaluation tries both ways again
 
 
 def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: dict[str, float]) -> dict[str, Any]:

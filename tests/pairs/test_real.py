@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from benchmarks.pairs import (
     acceptance,
     curve,
     dflash,
+    evaluate,
     library,
     pack,
     plain_llama,
@@ -309,6 +311,38 @@ def test_a_piece_leaves_to_the_next_what_it_has_no_room_for(tmp_path):
     assert piece.seconds("drafter", 0.3) == pytest.approx(0.3 * 24 * 60)
     assert not piece.text()
     assert not piece.evaluation()
+
+
+def test_seconds_of_every_call_are_added_up(tmp_path):
+    for _ in range(2):
+        one = driver(tmp_path, minutes=24, stop_after=9)
+        one.pair.mkdir(exist_ok=True)
+        one.note("drafter", time.monotonic() - 100)
+    seconds = json.loads((tmp_path / "out" / "training.json").read_text())["seconds"]
+    assert seconds == {"drafter": pytest.approx(200, abs=5)}
+
+
+def test_a_target_is_done_when_its_last_file_is_written(tmp_path, monkeypatch):
+    one = driver(tmp_path, minutes=24, stop_after=9)
+    (one.pair / "target").mkdir(parents=True)
+    (one.pair / "target" / "model.safetensors").write_bytes(b"cut off in the mid")
+    trained: list[object] = []
+    monkeypatch.setattr(run, "apart", lambda train, *args: bool(trained.append(train)) or True)
+    assert one.target()
+    assert len(trained) == 1
+    (one.pair / "target" / "source.json").write_text("{}")
+    assert one.target()
+    assert len(trained) == 1
+
+
+def test_evaluation_without_any_arm_is_a_failure_and_with_some_is_not(tmp_path, monkeypatch):
+    one = driver(tmp_path, minutes=24, stop_after=24)
+    found: dict[str, dict[str, object]] = {"arms": {}, "errors": {"ar": "exit code 1"}}
+    monkeypatch.setattr(evaluate, "evaluate", lambda *_: found)
+    with pytest.raises(SystemExit, match="evaluation failed"):
+        one.evaluation()
+    found["arms"] = {"chain:7": {}}
+    assert one.evaluation()
 
 
 def test_shares_leave_evaluation_its_own():
