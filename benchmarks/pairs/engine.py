@@ -1,6 +1,6 @@
 """One vLLM process: loads a pair in one arm, answers requests in batches, notes what every step brought.
 
-usage: python -m benchmarks.pairs.engine ASK.json ANSWER.json     (called by `answered`; the engine's own output goes to stderr)
+usage: python -m benchmarks.pairs.engine ASK.json ANSWER.json SECONDS PARENT     (called by `answered`, whose process PARENT is)
 """
 
 from __future__ import annotations
@@ -154,7 +154,15 @@ def answered(ask: Ask, folder: Path, limit: float) -> tuple[dict[str, Answer], d
     asked.write_text(question)
     if {turn.arm for turn in ask.turns} <= set(_held(answer)):
         return _held(answer), {}
-    command = [sys.executable, "-m", "benchmarks.pairs.engine", str(asked), str(answer), str(ask.seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.pairs.engine",
+        str(asked),
+        str(answer),
+        str(ask.seconds),
+        str(os.getpid()),
+    ]
     error = _run(command, environment(ask), said, limit) or "it ended without an answer"
     found = _held(answer)
     missing = [turn.arm for turn in ask.turns if turn.arm not in found]
@@ -269,7 +277,7 @@ def end_with(parent: int) -> None:
 
 def main() -> None:
     began = time.monotonic()
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(int(sys.argv[4]),), daemon=True).start()
     asked, place, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
     given = json.loads(asked.read_text())
     ask = Ask(**given | {"turns": [Turn(**turn) for turn in given["turns"]]})

@@ -57,7 +57,10 @@ RECIPES = {
 _TINY = {"answer": 32, "samples": 1, "prompts": 12, "per_set": 2, "new": 12, "batch": 8, "chains": (3, 15), "trees": (7, 31),
          "max_model_len": 256, "prompt_tokens": 24, "heats": (0.0, 1.0)}  # fmt: skip
 SMOKE = {
-    "smollm2": replace(RECIPES["smollm2"], drafter=Shape(1, 2, 128, batch=2, length=56, anchors=2), **_TINY),
+    "smollm2": replace(
+        RECIPES["smollm2"], drafter=Shape(1, 2, 128, batch=2, length=56, anchors=2),
+        **_TINY | {"answer": 16, "prompts": 4, "per_set": 1, "new": 6},  # thirty layers
+    ),
     "hybrid": replace(
         RECIPES["hybrid"], drafter=Shape(1, 2, 128, batch=4, length=56, anchors=4),
         hybrid=hybrid.Shape(128, 4, 256, 4, 2, 1, 2, 128, 1024, batch=4, length=96, files=40), **_TINY,

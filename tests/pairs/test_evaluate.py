@@ -264,7 +264,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     def instead(command: list[str], environment: dict[str, str], said: Path, limit: float) -> str:
         begun.append(command)
-        return run([sys.executable, "-c", ANSWERS, *command[3:]], environment, said, limit)
+        return run([sys.executable, "-c", ANSWERS, *command[3:5]], environment, said, limit)
 
     monkeypatch.setattr(engine, "_run", instead)
     return begun
