@@ -337,6 +337,15 @@ time.sleep(60)
     assert time.monotonic() < deadline
 
 
+def test_an_engine_whose_beginner_was_gone_before_it_looked_ends_too():
+    wait = "import sys; from benchmarks.pairs.engine import end_with; end_with(int(sys.argv[1]))"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert (
+        subprocess.run([sys.executable, "-c", wait, str(gone.pid)], cwd=REPO, timeout=60, check=False).returncode == 1
+    )
+
+
 def wrote(
     monkeypatch: pytest.MonkeyPatch, found: list[tuple[dict[str, Answer], dict[str, str]]], tmp_path: Path
 ) -> Any:
