@@ -273,6 +273,23 @@ def test_a_training_in_pieces_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert (model.weight - wanted).square().sum() < first.points[0]["loss"]
 
 
+def test_the_weights_that_did_best_on_held_out_text_outlive_worse_ones_and_the_process(tmp_path):
+    model = torch.nn.Linear(2, 1)
+    good = {name: weight.clone() for name, weight in model.state_dict().items()}
+    training.Best(tmp_path / "best.pt", model).offer(2.0)
+    torch.nn.init.zeros_(model.weight)
+    again = training.Best(tmp_path / "best.pt", model)  # of another process
+    again.offer(2.5)
+    assert again.held == 2.0
+    again.restore()
+    assert torch.equal(model.weight, good["weight"])
+    torch.nn.init.ones_(model.weight)
+    again.offer(1.5)
+    torch.nn.init.zeros_(model.weight)
+    again.restore()
+    assert model.weight.sum() == 2
+
+
 def test_a_pair_travels_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(pack, "PIECE", 4096)
     (tmp_path / "pair" / "drafter").mkdir(parents=True)
