@@ -6,6 +6,7 @@ usage: python -m benchmarks.pairs.engine ASK.json ANSWER.json SECONDS PARENT    
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -22,6 +23,8 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[2]
 WORKERS = {"cpu": "ddtree_ext.engine.cpu_worker.DDTreeCPUWorker", "cuda": "ddtree_ext.engine.worker.DDTreeWorker"}
 WIDTH = 15
+LEAST = 60.0
+"""Seconds that an engine answers for, however long it took to load."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class Ask:
 
     `groups` [group][request] are prompts as token ids; `heats` the temperature of each group; requests end at the end
     token or after `new` tokens. At most `batch` requests run at a time. `together`: a turn's groups run mixed, not one after
-    the other. After `seconds` (0: never) from the start of the process what is not done is cut where it is. `stamp`: of the
-    pair, so that an answer of another one is not taken for this one's.
+    the other. After `seconds` (0: never) from the start of the process, LEAST after it has loaded, what is not done is cut where
+    it is. `stamp`: of the pair, so that an answer of another one is not taken for this one's.
     """
 
     arm: str
@@ -292,8 +295,9 @@ def main() -> None:
         "card": torch.cuda.get_device_name() if ask.device == "cuda" else "CPU, kernels interpreted",
     }
     held = json.loads(place.read_text()) if place.is_file() else {}
+    until = max(began + seconds, time.monotonic() + LEAST) if seconds else math.inf
     for turn in [turn for turn in ask.turns if turn.arm not in held]:
-        answer = answer_of(llm, ask, turn, began + (seconds or 1e9))
+        answer = answer_of(llm, ask, turn, until)
         answer.versions = versions
         print(f"{turn.arm}: {answer.seconds:.0f} s", flush=True)
         held[turn.arm] = asdict(answer)

@@ -19,7 +19,8 @@ from benchmarks.pairs.recipes import Recipe
 FOUND = "rehearsed.json"
 EAGER, GRAPHS, FAILED = "eager", "graphs", "failed"
 NEW = 8
-"""Tokens of each of the few requests."""
+"""Tokens of each request."""
+REQUESTS = {"cuda": 4, "cpu": 1}
 
 
 def untrained(pair: Path, recipe: Recipe) -> Path:
@@ -38,7 +39,7 @@ def untrained(pair: Path, recipe: Recipe) -> Path:
 def rehearse(pair: Path, recipe: Recipe, device: str, limit: float) -> dict[str, str]:
     """By kind of arm how it ran: eager, with CUDA graphs only, or not at all; printed, and written to PAIR/rehearsed.json."""
     folder, text = untrained(pair, recipe), store.load(pair / "text.npz")
-    prompts = [row[:n] for row, n in zip(text.rows[:4], text.prompts[:4], strict=True)]
+    prompts = [row[:n] for row, n in zip(text.rows, text.prompts, strict=True)][: REQUESTS[device]]
 
     def one(arm: str) -> tuple[str, str]:
         turn = Turn(arm, len(prompts), [0])

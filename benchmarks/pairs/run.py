@@ -33,6 +33,8 @@ TEXT_SHARE = 0.25
 """Of the minutes, after which the target's text is what has been written; three minutes at least, for engines to load."""
 EVALUATION_SHARE = 0.36
 """Of the minutes, kept for evaluation at least."""
+SLOW = 180.0
+"""Seconds more, for engines that take long to load, before they are given up."""
 REHEARSAL = 300.0
 """Seconds after which an engine that is tried beside the training is given up."""
 SIMULATION = 90.0
@@ -117,7 +119,7 @@ class Driver:
         limit = max(60.0, self.left() - 10)
         seconds = 0.0 if self.smoke else min(limit, max(180.0, TEXT_SHARE * self.minutes * 60))
         text = write_text.write(
-            self.pair, self.recipe, self.device, seconds, min(limit, seconds + 60.0) if seconds else limit
+            self.pair, self.recipe, self.device, seconds, min(limit, seconds + SLOW) if seconds else limit
         )
         print(f"text: {len(text.rows)} answers, {text.tokens} tokens", flush=True)
         return True
