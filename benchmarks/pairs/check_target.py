@@ -89,6 +89,9 @@ def main() -> int:
         print(
             f"{verdict:<8}{found.same} of {found.of}, apart {found.distance:.3f}, gaps {list(found.gaps)}  {found.text[-40:]!r}"
         )
+    same, of = sum(found.same for found in findings), sum(found.of for found in findings)
+    nearest, farthest = (pick(found.distance for found in findings) for pick in (min, max))
+    print(f"first choices {same} of {of}; log-probabilities {nearest:.3f} to {farthest:.3f} nats apart by prompt")
     same_template = template_agrees(given.target, reference)
     print(f"chat template: {'as asked' if same_template else 'DIFFERS'}; against {reference['by']}")
     return int(not (same_template and all(found.good for found in findings)))

@@ -1,14 +1,21 @@
 """One vLLM process: loads a pair in one arm, answers requests in batches, notes what every step brought.
 
-usage: python -m benchmarks.pairs.engine ASK.json ANSWER.json     (called by `answered`; the engine's own output goes to stderr)
+usage: python -m benchmarks.pairs.engine ASK.json ANSWER.json SECONDS PARENT     (called by `answered`, whose process PARENT is)
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import random
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +23,20 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[2]
 WORKERS = {"cpu": "ddtree_ext.engine.cpu_worker.DDTreeCPUWorker", "cuda": "ddtree_ext.engine.worker.DDTreeWorker"}
 WIDTH = 15
+LEAST = 60.0
+"""Seconds that an engine answers for, however long it took to load."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One pass over `groups`, `batch` requests at a time, whose answers are of `arm`; `nodes`: of a request's tree at most, 0: the
+    engine's budget.
+    """
+
+    arm: str
+    batch: int
+    groups: list[int]
+    nodes: int = 0
 
 
 @dataclass(frozen=True)
@@ -23,7 +44,9 @@ class Ask:
     """One engine: `arm` is ar, chain:K (stock DFlash) or tree:B; ar and chain run with the extension absent.
 
     `groups` [group][request] are prompts as token ids; `heats` the temperature of each group; requests end at the end
-    token or after `new` tokens. `batch` requests run at a time. `stop_at_end` False goes on past the end token.
+    token or after `new` tokens. At most `batch` requests run at a time. `together`: a turn's groups run mixed, not one after
+    the other. After `seconds` (0: never) from the start of the process, LEAST after it has loaded, what is not done is cut where
+    it is. `stamp`: of the pair, so that an answer of another one is not taken for this one's.
     """
 
     arm: str
@@ -33,10 +56,13 @@ class Ask:
     heats: list[float]
     new: int
     batch: int
+    turns: list[Turn]
     max_model_len: int = 1024
-    stop_at_end: bool = True
     seed: int = 7
     eager: bool = True
+    together: bool = False
+    seconds: float = 0.0
+    stamp: str = ""
 
     @property
     def kind(self) -> str:
@@ -49,13 +75,15 @@ class Ask:
 
 @dataclass
 class Answer:
-    """Per group and request: token ids, and how many came with each engine step (the prefill's first). `trees`: the extension's
-    counters by group."""
+    """Per group of a turn and request: token ids, and how many came with each engine step (the prefill's first). `trees`: the
+    extension's counters by group. Groups that the turn does not have are empty.
+    """
 
     tokens: list[list[list[int]]] = field(default_factory=list)
     gains: list[list[list[int]]] = field(default_factory=list)
     trees: list[dict[str, float]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 def options(ask: Ask) -> dict[str, Any]:
@@ -83,13 +111,6 @@ def options(ask: Ask) -> dict[str, Any]:
         drafter: dict[str, Any] = {"method": "dflash", "model": folder, "num_speculative_tokens": ask.nodes}
         if ask.device == "cuda":
             drafter["attention_backend"] = "FLASH_ATTN"
-        if (
-            ask.kind == "tree" and ask.nodes < WIDTH
-        ):  # a budget below the drafter's width is one of vLLM's budgets by batch size
-            drafter |= {
-                "num_speculative_tokens": WIDTH,
-                "num_speculative_tokens_per_batch_size": [[1, ask.batch, ask.nodes]],
-            }
         chosen["speculative_config"] = drafter
     if ask.kind == "tree":
         chosen |= {"worker_cls": WORKERS[ask.device], "attention_backend": "CUSTOM"}
@@ -122,25 +143,58 @@ def alone(device: str, *, plugins: bool) -> dict[str, str]:
     return kept
 
 
-def answered(ask: Ask, folder: Path, limit: float) -> Answer:
-    """Runs the engine in a fresh process; raises RuntimeError with its last lines where it fails or takes more than `limit`
-    seconds.
+def answered(ask: Ask, folder: Path, limit: float) -> tuple[dict[str, Answer], dict[str, str]]:
+    """Runs the engine in a fresh process: answers by arm of the turns that ended, and by arm why the others did not.
+
+    Turns that an earlier process answered to the same question are not run again. The engine's output stays in FOLDER.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = ask.arm.replace(":", "-")
-    asked, answer = folder / f"{name}.ask.json", folder / f"{name}.answer.json"
-    asked.write_text(json.dumps(asdict(ask)))
-    answer.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "benchmarks.pairs.engine", str(asked), str(answer)]
-    try:
-        done = subprocess.run(
-            command, cwd=REPO, env=environment(ask), capture_output=True, text=True, timeout=limit, check=False
-        )
-    except subprocess.TimeoutExpired as late:
-        raise RuntimeError(f"{ask.arm}: no end after {limit:.0f} s: {str(late.stderr or b'')[-1500:]}") from late
-    if done.returncode or not answer.is_file():
-        raise RuntimeError(f"{ask.arm}: exit code {done.returncode}: {(done.stdout + done.stderr)[-6000:]}")
-    return Answer(**json.loads(answer.read_text()))
+    asked, answer, said = (folder / f"{name}.{part}" for part in ("ask.json", "answer.json", "log"))
+    question = json.dumps(asdict(ask) | {"seconds": 0.0})
+    if not asked.is_file() or asked.read_text() != question:
+        answer.unlink(missing_ok=True)
+    asked.write_text(question)
+    if {turn.arm for turn in ask.turns} <= set(_held(answer)):
+        return _held(answer), {}
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.pairs.engine",
+        str(asked),
+        str(answer),
+        str(ask.seconds),
+        str(os.getpid()),
+    ]
+    error = _run(command, environment(ask), said, limit) or "it ended without an answer"
+    found = _held(answer)
+    missing = [turn.arm for turn in ask.turns if turn.arm not in found]
+    return found, {arm: f"{error}: {_tail(said)}" for arm in missing}
+
+
+def _held(answer: Path) -> dict[str, Answer]:
+    if not answer.is_file():
+        return {}
+    return {arm: Answer(**found) for arm, found in json.loads(answer.read_text()).items()}
+
+
+def _tail(said: Path) -> str:
+    return said.read_text(errors="replace")[-6000:] if said.is_file() else ""
+
+
+def _run(command: list[str], environment: dict[str, str], said: Path, limit: float) -> str:
+    """Why the process did not end well, or ""; after `limit` seconds it is ended with all that it began."""
+    with said.open("w") as log:
+        process = subprocess.Popen(command, cwd=REPO, env=environment, stdout=log, stderr=log, start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return f"no end after {limit:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return f"exit code {code}" if code else ""
 
 
 def counters() -> dict[str, float]:
@@ -155,44 +209,101 @@ def counters() -> dict[str, float]:
     }
 
 
-def run_group(llm: Any, ask: Ask, number: int) -> tuple[list[list[int]], list[list[int]]]:
-    """(token ids, gains) of each request of a group."""
-    from vllm import SamplingParams
+class Pass:
+    """The requests of some groups: who waits, who runs, and what each got."""
 
-    engine, prompts = llm.llm_engine, ask.groups[number]
-    tokens: list[list[int]] = [[] for _ in prompts]
-    gains: list[list[int]] = [[] for _ in prompts]
-    for index, prompt in enumerate(prompts):
-        heat = {"temperature": ask.heats[number], "seed": ask.seed + 1000 * number + index}
-        sampling = SamplingParams(max_tokens=ask.new, ignore_eos=not ask.stop_at_end, detokenize=False, **heat)
-        engine.add_request(f"{number}-{index}", {"prompt_token_ids": prompt}, sampling)
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            index, now = int(output.request_id.split("-")[1]), list(output.outputs[0].token_ids)
-            if len(now) > len(tokens[index]):
-                gains[index].append(len(now) - len(tokens[index]))
-                tokens[index] = now
-    return tokens, gains
+    def __init__(self, llm: Any, ask: Ask, turn: Turn, groups: list[int], until: float) -> None:
+        self.engine, self.ask, self.turn, self.until = llm.llm_engine, ask, turn, until
+        waiting = [(group, index) for group in groups for index in range(len(ask.groups[group]))]
+        if ask.together:
+            random.Random(ask.seed).shuffle(waiting)
+        self.waiting = waiting[::-1]
+        self.running: dict[str, tuple[int, int]] = {}
+        self.tokens: dict[int, list[list[int]]] = {group: [[] for _ in ask.groups[group]] for group in groups}
+        self.gains: dict[int, list[list[int]]] = {group: [[] for _ in ask.groups[group]] for group in groups}
+
+    def _add(self, group: int, index: int) -> None:
+        from vllm import SamplingParams
+
+        heat = {"temperature": self.ask.heats[group], "seed": self.ask.seed + 1000 * group + index}
+        extra = {"extra_args": {"ddtree": self.turn.nodes}} if self.turn.nodes else {}
+        sampling = SamplingParams(max_tokens=self.ask.new, detokenize=False, **heat, **extra)
+        name = f"{self.turn.arm}/{group}/{index}"
+        self.engine.add_request(name, {"prompt_token_ids": self.ask.groups[group][index]}, sampling)
+        self.running[name] = group, index
+
+    def run(self) -> bool:
+        """To the end, or to `until` (monotonic); False when it was cut."""
+        while self.waiting or self.running:
+            if time.monotonic() > self.until:
+                self.engine.abort_request(list(self.running))
+                return False
+            while self.waiting and len(self.running) < self.turn.batch:
+                self._add(*self.waiting.pop())
+            for output in self.engine.step():
+                group, index = self.running[output.request_id]
+                now = list(output.outputs[0].token_ids)
+                if len(now) > len(self.tokens[group][index]):
+                    self.gains[group][index].append(len(now) - len(self.tokens[group][index]))
+                    self.tokens[group][index] = now
+                if output.finished:
+                    del self.running[output.request_id]
+        return True
+
+
+def passes(ask: Ask, turn: Turn) -> Iterator[list[int]]:
+    """Groups that run mixed."""
+    yield from [turn.groups] if ask.together else [[group] for group in turn.groups]
+
+
+def answer_of(llm: Any, ask: Ask, turn: Turn, until: float) -> Answer:
+    began = time.monotonic()
+    answer = Answer([[] for _ in ask.groups], [[] for _ in ask.groups], [{} for _ in ask.groups])
+    for groups in passes(ask, turn):
+        before, one = counters(), Pass(llm, ask, turn, groups, until)
+        whole = one.run()
+        for group in groups:
+            answer.tokens[group], answer.gains[group] = one.tokens[group], one.gains[group]
+        answer.trees[groups[0]] = {name: value - before.get(name, 0.0) for name, value in counters().items()}
+        if not whole:
+            break
+    answer.seconds = round(time.monotonic() - began, 1)
+    return answer
+
+
+def end_with(parent: int) -> None:
+    """Ends this process when the one that began it is gone: nobody would read its answer, and it holds a GPU's memory."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def main() -> None:
-    ask = Ask(**json.loads(Path(sys.argv[1]).read_text()))
+    began = time.monotonic()
+    threading.Thread(target=end_with, args=(int(sys.argv[4]),), daemon=True).start()
+    asked, place, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+    given = json.loads(asked.read_text())
+    ask = Ask(**given | {"turns": [Turn(**turn) for turn in given["turns"]]})
     import torch
     import vllm
 
     llm = vllm.LLM(**options(ask))
-    answer = Answer(versions={
+    print(f"loaded after {time.monotonic() - began:.0f} s", flush=True)
+    versions = {
         "vllm": vllm.__version__,
         "torch": torch.__version__,
         "card": torch.cuda.get_device_name() if ask.device == "cuda" else "CPU, kernels interpreted",
-    })  # fmt: skip
-    for number in range(len(ask.groups)):
-        before = counters()
-        tokens, gains = run_group(llm, ask, number)
-        answer.tokens.append(tokens)
-        answer.gains.append(gains)
-        answer.trees.append({name: value - before.get(name, 0.0) for name, value in counters().items()})
-    Path(sys.argv[2]).write_text(json.dumps(asdict(answer)))
+    }
+    held = json.loads(place.read_text()) if place.is_file() else {}
+    until = max(began + seconds, time.monotonic() + LEAST) if seconds else math.inf
+    for turn in [turn for turn in ask.turns if turn.arm not in held]:
+        answer = answer_of(llm, ask, turn, until)
+        answer.versions = versions
+        print(f"{turn.arm}: {answer.seconds:.0f} s", flush=True)
+        held[turn.arm] = asdict(answer)
+        fresh = place.with_suffix(".new")
+        fresh.write_text(json.dumps(held))
+        fresh.replace(place)
 
 
 if __name__ == "__main__":

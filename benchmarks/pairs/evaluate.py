@@ -2,9 +2,10 @@
 FOLDER
 
 Arms: ar twice (the second in another batch size, as the control of greedy equality), chain:K, tree:B. Every arm answers
-the same prompts at every temperature; each is a process of its own, some at a time on one card. Then the offline pass
-(trace.py, policies.py) over what ar wrote. Writes FOLDER/results.json after every arm, so that a cut run keeps what it
-has; prints short tables.
+the same prompts at every temperature. An engine is a process of its own, all of them at once on one card: ar and its control
+share one, each chain has one, and trees of several budgets share one, request by request. Beside them the offline pass
+(trace.py) over what ar wrote, whose traces simulate.py reads. Writes FOLDER/results.json after every engine, so that a cut run
+keeps what it has, and a second call asks again only what is missing; prints short tables.
 """
 
 from __future__ import annotations
@@ -13,31 +14,45 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.pairs import acceptance, policies, store, tables, trace, write_text
-from benchmarks.pairs.engine import WIDTH, Answer, Ask, answered
+from benchmarks.pairs import acceptance, rehearse, store, tables, trace, write_text
+from benchmarks.pairs.engine import WIDTH, Answer, Ask, Turn, answered
 from benchmarks.pairs.recipes import RECIPES, Recipe
 
-AT_A_TIME = {"cuda": 5, "cpu": 1}
+AT_A_TIME = {"cuda": 8, "cpu": 1}
+TREE_ENGINES = {"cuda": 2, "cpu": 1}
+"""Engines that verify trees: a smaller budget is asked of the engine of a larger one, request by request: it is the first nodes of
+the same tree.
+"""
+SOON, AGAIN = 20.0, 120.0
+"""Seconds below which no engine is begun, and none begun again."""
+PARTS = ("target/source.json", "drafter/trained.json")
 TRACED = {"cuda": 80, "cpu": 2}
 """Texts of each temperature that the offline pass looks at."""
 CONTROL = "ar again"
+TRACES, LARGEST = "traces.npz", 15 << 20
+"""Where simulate.py finds them, and bytes at most."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The requests of every arm: one group for each temperature and set, in the order of `groups`."""
+    """What every arm is asked: one group for each temperature and set, in the order of `groups`; and the engines that ask it, in
+    the order in which they begin.
+    """
 
-    ask: Ask
     groups: tuple[tuple[float, str], ...]
-    arms: tuple[str, ...]
+    asked: list[list[list[int]]]
+    engines: tuple[Ask, ...]
+
+    @property
+    def arms(self) -> list[str]:
+        return [turn.arm for ask in self.engines for turn in ask.turns]
 
 
 def plan(pair: Path, recipe: Recipe, device: str) -> Plan:
@@ -46,40 +61,46 @@ def plan(pair: Path, recipe: Recipe, device: str) -> Plan:
     kinds = list(dict.fromkeys(prompt.kind for prompt in evaluation))
     groups = [(heat, kind) for heat in recipe.heats for kind in kinds]
     asked = [[row for row, prompt in zip(ids, evaluation, strict=True) if prompt.kind == kind] for _, kind in groups]
-    ask = Ask(
-        "ar", str(pair), device, asked, [heat for heat, _ in groups], recipe.new, recipe.batch, recipe.max_model_len
-    )
-    trees, chains = [f"tree:{b}" for b in reversed(recipe.trees)], [f"chain:{k}" for k in reversed(recipe.chains)]
-    in_turn = [arm for both in zip_longest(trees, chains) for arm in both if arm]  # a cut run has some of each
-    return Plan(ask, tuple(groups), ("ar", *in_turn))
+    stamp = "".join((pair / part).read_text() for part in PARTS if (pair / part).is_file())
+
+    def engine(arm: str, *turns: Turn) -> Ask:
+        return Ask(
+            arm, str(pair), device, asked, [heat for heat, _ in groups], recipe.new, recipe.batch, list(turns),
+            recipe.max_model_len, stamp=stamp, eager=rehearse.eager(pair, arm),
+        )  # fmt: skip
+
+    every, greedy = list(range(len(groups))), [i for i, (heat, _) in enumerate(groups) if heat == 0]
+    plain = engine("ar", Turn("ar", recipe.batch, every), Turn(CONTROL, max(1, recipe.batch // 4), greedy))
+    chains = [engine(f"chain:{k}", Turn(f"chain:{k}", recipe.batch, every)) for k in reversed(recipe.chains)]
+    budgets = sorted(recipe.trees, reverse=True)
+    trees = [
+        engine(f"tree:{max(WIDTH, share[0])}", *(Turn(f"tree:{nodes}", recipe.batch, every, nodes) for nodes in share))
+        for share in (budgets[i :: TREE_ENGINES[device]] for i in range(TREE_ENGINES[device])) if share
+    ]  # fmt: skip
+    return Plan(tuple(groups), asked, (plain, *trees, *chains))
 
 
-def answers(made: Plan, device: str, folder: Path, deadline: float) -> Iterator[tuple[str, Answer | str]]:
-    """(arm, its answer or why there is none) as arms end; arms that cannot begin before `deadline` (monotonic) are left out."""
+Answers = tuple[dict[str, Answer], dict[str, str]]
+"""By arm: its answer, or why there is none."""
 
-    def one(arm: str) -> Answer | str:
-        left = deadline - time.monotonic()
-        if left < 20:
-            return "left out: no time"
-        ask = (
-            replace(made.ask, arm="ar", batch=max(1, made.ask.batch // 4))
-            if arm == CONTROL
-            else replace(made.ask, arm=arm)
-        )
-        place = folder / arm.replace(" ", "-").replace(":", "-")
-        try:
-            return answered(ask, place, left)
-        except RuntimeError as error:
-            print(f"{arm}: {str(error)[-600:]}; once more, with CUDA graphs where there are any", flush=True)
-        try:
-            return answered(replace(ask, eager=device == "cpu"), place, max(20.0, deadline - time.monotonic()))
-        except RuntimeError as error:
-            return str(error)
+
+def answers(made: Plan, device: str, folder: Path, deadline: float) -> Iterator[Answers]:
+    """Of each engine as it ends, all before `deadline` (monotonic)."""
+
+    def one(ask: Ask) -> Answers:
+        place, left = folder / ask.arm.replace(":", "-"), deadline - time.monotonic()
+        if left < SOON:
+            return {}, {turn.arm: "left out: no time" for turn in ask.turns}
+        found, errors = answered(ask, place, left)
+        if not errors or device == "cpu" or deadline - time.monotonic() < AGAIN:
+            return found, errors
+        print(f"{ask.arm}: {next(iter(errors.values()))[-600:]}; once more", flush=True)
+        again = ask if found else replace(ask, eager=False)  # with CUDA graphs, should it be eager execution that fails
+        return answered(again, place, deadline - time.monotonic())
 
     with ThreadPoolExecutor(AT_A_TIME[device]) as pool:
-        begun: dict[str, Future[Answer | str]] = {arm: pool.submit(one, arm) for arm in (*made.arms, CONTROL)}
-        for arm, future in begun.items():
-            yield arm, future.result()
+        for future in as_completed([pool.submit(one, ask) for ask in made.engines]):
+            yield future.result()
 
 
 def rows_of(made: Plan, answer: Answer, heat: float, kind: str | None) -> list[list[int]]:
@@ -95,6 +116,8 @@ def summary(made: Plan, answer: Answer) -> dict[str, Any]:
         kinds = [k for h, k in made.groups if h == heat]
         for kind in (*kinds, None):
             gains = rows_of(made, answer, heat, kind)
+            if not gains:  # the control answers greedy prompts alone
+                continue
             counted = acceptance.counts(gains)
             groups = [i for i, (h, k) in enumerate(made.groups) if h == heat and kind in (None, k)]
             cell = {
@@ -103,6 +126,8 @@ def summary(made: Plan, answer: Answer) -> dict[str, Any]:
                 "steps": int(counted[:, 1].sum()),
                 "accepted_by_depth": acceptance.by_depth(gains, WIDTH),
             }
+            if kind:
+                cell["counts"] = counted.astype(int).tolist()
             trees = [answer.trees[i] for i in groups if answer.trees[i]]
             if trees:
                 total = {key: sum(tree.get(key, 0.0) for tree in trees) for key in trees[0]}
@@ -121,7 +146,11 @@ def ratios(made: Plan, got: dict[str, Answer]) -> dict[str, Any]:
         return {}
     for heat in dict.fromkeys(h for h, _ in made.groups):
         for kind in (*[k for h, k in made.groups if h == heat], None):
-            counted = {arm: acceptance.counts(rows_of(made, answer, heat, kind)) for arm, answer in got.items()}
+            counted = {
+                arm: acceptance.counts(rows_of(made, answer, heat, kind))
+                for arm, answer in got.items()
+                if arm.startswith(("chain:", "tree:"))
+            }
             best = max(chains, key=lambda arm: acceptance.acceptance(counted[arm]).value)
             cell = {
                 arm: acceptance.ratio(counted[arm], counted[best]).rounded() for arm in got if arm.startswith("tree:")
@@ -147,70 +176,75 @@ def equality(made: Plan, got: dict[str, Answer], gaps: dict[tuple[int, int], Any
 
 
 def offline(
-    made: Plan, ar: Answer, pair: Path, recipe: Recipe, device: str
+    made: Plan, ar: Answer, pair: Path, recipe: Recipe, device: str, out: Path
 ) -> tuple[dict[str, Any], dict[tuple[int, int], Any]]:
-    """Hit rates and tried policies by temperature, and the target's gaps of greedy answers by (group, request)."""
-    found, gaps = {}, {}
+    """Hit rates by temperature, and the target's gaps of greedy answers by (group, request).
+
+    Writes OUT/traces.npz, of the lowest and the highest temperature.
+    """
+    found, gaps, held = {}, {}, {}
     for heat in recipe.heats:
-        picked = [(i, r) for i, (h, _) in enumerate(made.groups) if h == heat for r in range(len(made.ask.groups[i]))]
+        picked = [(i, r) for i, (h, _) in enumerate(made.groups) if h == heat for r in range(len(made.asked[i]))]
         step = max(1, len(picked) // TRACED[device]) if heat else 1
         picked = picked[::step]
-        rows = tuple(made.ask.groups[i][r] + ar.tokens[i][r] for i, r in picked)
-        prompts = tuple(len(made.ask.groups[i][r]) for i, r in picked)
+        rows = tuple(made.asked[i][r] + ar.tokens[i][r] for i, r in picked)
+        prompts = tuple(len(made.asked[i][r]) for i, r in picked)
         seen = trace.traces(pair, store.Sequences(rows, prompts, (heat,) * len(rows)), device)
         pairs = [(key, t) for key, t in zip(picked, seen, strict=True) if t is not None]
         if heat == 0:
             gaps = {key: t.gaps for key, t in pairs}
         kept = [t for _, t in pairs]
         kept = kept[:: max(1, len(kept) // TRACED[device])]
-        order = np.random.default_rng(5).permutation(len(kept))  # both halves of `tried` hold every set
-        budgets = [b for b in recipe.trees if b >= WIDTH]
-        found[str(heat)] = {
-            "texts": len(kept),
-            "hit_rates": trace.hit_rates(kept),
-            "policies": policies.tried([kept[i] for i in order], budgets),
-        }
+        order = np.random.default_rng(5).permutation(len(kept))  # a beginning of it holds every set
+        held[heat] = [kept[i] for i in order]
+        found[str(heat)] = {"texts": len(kept), "hit_rates": trace.hit_rates(kept)}
+    saved = trace.save({heat: held[heat] for heat in (min(held), max(held))}, out / TRACES, LARGEST)
+    print(f"{TRACES}: texts by temperature {saved}", flush=True)
     return found, gaps
 
 
 def evaluate(pair: Path, recipe: Recipe, device: str, out: Path, limit: float) -> dict[str, Any]:
-    """All arms, then the offline pass; the results, which are written as they come."""
+    """All arms, and beside them the offline pass; the results, which are written as they come."""
     deadline = time.monotonic() + limit
     made = plan(pair, recipe, device)
     out.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {"pair": pair.name, "groups": len(made.groups), "arms": {}, "errors": {}}
-    for part in ("target/source.json", "drafter/trained.json"):
+    results: dict[str, Any] = {"pair": pair.name, "groups": len(made.groups), "arms": {}, "errors": {}, "seconds": {}}
+    for part in PARTS:
         if (pair / part).is_file():
             results[part.split("/")[0]] = json.loads((pair / part).read_text())
     got: dict[str, Answer] = {}
-    for arm, answer in answers(made, device, pair / "engines", deadline - min(120.0, limit / 4)):
-        if isinstance(answer, str):
-            results["errors"][arm] = answer
-            print(f"{arm}: {answer[-600:]}", flush=True)
-        else:
-            got[arm] = answer
-            results["arms"][arm] = summary(made, answer)
-            results["versions"] = answer.versions
-            print(f"{arm}: done {time.monotonic() - (deadline - limit):.0f} s", flush=True)
-        _write(out, results | {"ratios": ratios(made, got)})
-    results["ratios"] = ratios(made, got)
-    gaps: dict[tuple[int, int], Any] = {}
-    if "ar" in got:
-        try:
-            results["offline"], gaps = offline(made, got["ar"], pair, recipe, device)
-        except (
-            RuntimeError,
-            ValueError,
-        ) as error:  # out of memory, say: the engines' numbers are worth keeping without it
-            results["errors"]["offline"] = str(error)[-1500:]
+    with ThreadPoolExecutor(1) as aside:  # beside the engines: they are what takes long
+        tracing: Future[Any] | None = None
+        for found, errors in answers(made, device, pair / "engines", deadline - min(60.0, limit / 6)):
+            results["errors"] |= {arm: error[-3000:] for arm, error in errors.items()}
+            for arm, error in errors.items():
+                print(f"{arm}: {error[-600:]}", flush=True)
+            got |= found
+            for arm, answer in found.items():
+                results["arms"][arm] = summary(made, answer)
+                results["versions"], results["seconds"][arm] = answer.versions, answer.seconds
+                print(f"{arm}: {answer.seconds:.0f} s, at {time.monotonic() - (deadline - limit):.0f} s", flush=True)
+            if "ar" in found:
+                tracing = aside.submit(offline, made, got["ar"], pair, recipe, device, out)
+            _write(out, results | {"ratios": ratios(made, got)})
+        results["ratios"] = ratios(made, got)
+        gaps: dict[tuple[int, int], Any] = {}
+        if tracing is not None:
+            try:
+                results["offline"], gaps = tracing.result()
+            except Exception as error:  # out of memory, say: the engines' numbers are worth keeping without it
+                results["errors"]["offline"] = f"{type(error).__name__}: {error}"[-1500:]
     results["equality"] = equality(made, got, gaps)
+    results["arms"] = {arm: results["arms"][arm] for arm in made.arms if arm in got}
     _write(out, results)
     print(tables.all_tables(results), flush=True)
     return results
 
 
 def _write(out: Path, results: dict[str, Any]) -> None:
-    (out / "results.json").write_text(json.dumps(results) + "\n")
+    fresh = out / "results.new"
+    fresh.write_text(json.dumps(results) + "\n")
+    fresh.replace(out / "results.json")
 
 
 def main() -> int:

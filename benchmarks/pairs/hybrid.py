@@ -138,9 +138,13 @@ def train(pair: Path, shape: Shape, clock: training.Clock, device_name: str) -> 
             logits = model(ids[:, :-1]).logits
         return F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
 
+    best = training.Best(pair / "target-best.pt", model)
+
     @torch.no_grad()
     def look() -> dict[str, float]:
-        return {"held": float(torch.stack([loss_on(held, seed) for seed in range(4)]).mean())}
+        lost = float(torch.stack([loss_on(held, seed) for seed in range(4)]).mean())
+        best.offer(lost)
+        return {"held": lost}
 
     done = training.train(
         model, lambda step: loss_on(learn, 1_000_003 + step), look, clock, pair / "target.pt",
@@ -150,8 +154,13 @@ def train(pair: Path, shape: Shape, clock: training.Clock, device_name: str) -> 
     (pair / "target-loss.svg").write_text(curve.svg(done.points, ("loss", "held"), f"target of {pair.name}"))
     if done.spent < clock.seconds:
         return False
+    best.restore()
     save(model, pair / "target")
-    sizes = {"parameters": sum(p.numel() for p in model.parameters()), "steps": done.step, "seconds": done.spent}
+    sizes = {"held": best.held} | {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "steps": done.step,
+        "seconds": done.spent,
+    }
     source = sizes | {"tokens": len(learn), "text": "Python standard library"}
     (pair / "target" / "source.json").write_text(json.dumps(source) + "\n")
     return True

@@ -1,52 +1,47 @@
 """Other ways to choose a tree's nodes, tried on traces: what each would have accepted, without an engine.
 
-The walk down a text that the target wrote is the engine's own walk: at every step a tree is grown from the block at the
-last committed token and cut where the text leaves it. So at T = 0 the simulated acceptance length is what an engine would
-show up to rounding, and at T > 0 it is an unbiased sample, since the text was drawn without regard to any tree. What is
-fitted (calibration, discounts) is fitted on one half of the texts and tried on the other.
+A tree is grown from the block at the last committed token and cut where the text leaves it: the engine's own walk down a text
+that the target wrote. What is fitted (calibration, discounts) is fitted on one half of the texts and tried on the other
+(simulate.py).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.pairs.acceptance import acceptance
 from benchmarks.pairs.trace import RANKS, Trace
 
 Floats = npt.NDArray[np.float64]
+Node = tuple[int, ...]
+"""Ranks from the root down; () is the root."""
 
 
 @dataclass(frozen=True)
 class Policy:
     """Scores of a block's candidates: `on_spine` [width, RANKS] below a spine node, `beside` below any other; a node's is
-    its path's sum.
+    its path's sum. `spine_first`: the drafter's best tokens at every depth come before anything else.
     """
 
     name: str
     scores: Callable[[Trace, int], tuple[Floats, Floats]]
+    spine_first: bool = True
 
 
-def accepted(policy: Policy, trace: Trace, block: int, budget: int) -> int:
-    """Nodes of the block's tree that the text accepts: the spine first, then the best score, of `budget` nodes in all.
-
-    Only ranks matter: the tree follows the text's ranks as long as it holds them.
+def grown(policy: Policy, trace: Trace, block: int, budget: int) -> list[tuple[Node, float]]:
+    """The block's tree of at most `budget` nodes in the order in which it grows, each with its score. Every beginning of it is a
+    tree, too.
     """
     on_spine, beside = policy.scores(trace, block)
-    ranks = trace.ranks[block]
-    width = len(ranks)
-    path = tuple(int(r) for r in ranks[: int((ranks >= 0).cumprod().sum())])
-    spine = min(budget, width)
-    held = {(0,) * depth for depth in range(spine + 1)}
-    heap: list[tuple[float, int, tuple[int, ...]]] = []
+    width = len(on_spine)
+    heap: list[tuple[float, int, Node]] = []
     count = 0
 
-    def offer(parent: tuple[int, ...], rank: int, base: float) -> None:
+    def offer(parent: Node, rank: int, base: float) -> None:
         nonlocal count
         depth = len(parent)
         if depth < width and rank < RANKS:
@@ -54,29 +49,45 @@ def accepted(policy: Policy, trace: Trace, block: int, budget: int) -> int:
             heapq.heappush(heap, (-(base + float(table[depth, rank])), count, (*parent, rank)))
             count += 1
 
-    base = 0.0
-    bases = {(): 0.0}
+    spine = min(budget, width) if policy.spine_first else 0
+    bases = [0.0, *np.cumsum(on_spine[:spine, 0]).tolist()]
+    nodes = [((0,) * depth, bases[depth]) for depth in range(1, spine + 1)]
     for depth in range(spine):
-        base += float(on_spine[depth, 0])
-        bases[(0,) * (depth + 1)] = base
-    for node, value in bases.items():
-        offer(node, 1, value)
-    nodes = spine
-    while nodes < budget and heap:
+        offer((0,) * depth, 1, bases[depth])
+    if spine < width:
+        offer((0,) * spine, 0, bases[spine])
+    while len(nodes) < budget and heap:
         negative, _, node = heapq.heappop(heap)
-        held.add(node)
-        nodes += 1
+        nodes.append((node, -negative))
         parent, rank = node[:-1], node[-1]
         table = beside if any(parent) else on_spine
         offer(parent, rank + 1, -negative - float(table[len(parent), rank]))
         offer(node, 0, -negative)
+    return nodes
+
+
+def followed(nodes: Sequence[tuple[Node, float]], trace: Trace, block: int) -> int:
+    """How many tokens of the text a tree accepts: only ranks matter, the tree follows them as long as it holds them."""
+    ranks = trace.ranks[block]
+    path = tuple(int(r) for r in ranks[: int((ranks >= 0).cumprod().sum())])
+    held = {node for node, _ in nodes}
     return next((depth for depth in range(len(path)) if path[: depth + 1] not in held), len(path))
 
 
+def accepted(policy: Policy, trace: Trace, block: int, budget: int) -> int:
+    """Nodes of the block's tree of `budget` nodes that the text accepts."""
+    return followed(grown(policy, trace, block, budget), trace, block)
+
+
+def whole(trace: Trace, block: int) -> bool:
+    """Whether the text has tokens for all of the block's slots: simulated decoding ends where it has not."""
+    return block < len(trace.ranks) and bool(trace.ranks[block, -1] >= 0)
+
+
 def walked(policy: Policy, trace: Trace, budget: int) -> tuple[int, int]:
-    """(tokens, steps) of decoding one text with trees of `budget` nodes, while whole blocks fit."""
+    """(tokens, steps) of decoding one text with trees of `budget` nodes."""
     at = tokens = steps = 0
-    while at < len(trace.ranks) and trace.ranks[at, -1] >= 0:
+    while whole(trace, at):
         gain = accepted(policy, trace, at, budget) + 1
         at, tokens, steps = at + gain, tokens + gain, steps + 1
     return tokens, steps
@@ -88,8 +99,13 @@ def _plain(trace: Trace, block: int) -> tuple[Floats, Floats]:
 
 
 def plain() -> Policy:
-    """DDTree's: the drafter's log-probabilities."""
+    """ddtree_ext's: the drafter's log-probabilities, the spine first."""
     return Policy("logprobs", _plain)
+
+
+def without_spine() -> Policy:
+    """The paper's heap: the likeliest node next, the spine as far as it is that."""
+    return Policy("logprobs, no spine first", _plain, spine_first=False)
 
 
 def fitted(found: Sequence[Trace]) -> list[Policy]:
@@ -146,16 +162,3 @@ def _best_temperature(logprobs: npt.NDArray[np.float32], ranks: npt.NDArray[np.i
         scaled = scaled - np.log(np.exp(scaled).sum(-1, keepdims=True))
         best = min(best, (-float(scaled[np.arange(len(ranks)), ranks].mean()), float(temperature)))
     return best[1]
-
-
-def tried(found: Sequence[Trace], budgets: Sequence[int]) -> dict[str, dict[str, list[float]]]:
-    """Policy -> budget -> acceptance length with its interval, on the second half of the texts; fitted on the first."""
-    half = len(found) // 2
-    learn, test = found[:half], found[half:]
-    result: dict[str, Any] = {}
-    spine = replace(plain(), name="chain")  # no budget beyond the drafter's width is a chain, whatever the scores
-    for policy in (spine, plain(), *fitted(learn)):
-        for budget in (found[0].ranks.shape[1],) if policy is spine else budgets:
-            counted = np.array([walked(policy, t, budget) for t in test], dtype=np.float64)
-            result.setdefault(policy.name, {})[str(budget)] = acceptance(counted).rounded()
-    return result

@@ -45,19 +45,22 @@ class Recipe:
 RECIPES = {
     "smollm2": Recipe(
         smollm2.MASK_TOKEN, Shape(layers=5, taps=5, ffn=1536, length=400), None,
-        answer=320, samples=3, prompts=0, per_set=40, new=192, batch=64, target_share=0.0, drafter_share=0.45,
+        answer=320, samples=3, prompts=0, per_set=40, new=192, batch=64, target_share=0.0, drafter_share=0.5,
     ),
     "hybrid": Recipe(
         1, Shape(layers=4, taps=4, ffn=1024, batch=64, length=456),
         hybrid.Shape(384, 8, 1024, 6, 2, 2, 4, 128, 4096, batch=64, length=512),
-        answer=256, samples=2, prompts=2400, per_set=60, new=192, batch=64, target_share=0.22, drafter_share=0.3,
+        answer=256, samples=2, prompts=2400, per_set=60, new=192, batch=64, target_share=0.22, drafter_share=0.32,
     ),
 }  # fmt: skip
 
 _TINY = {"answer": 32, "samples": 1, "prompts": 12, "per_set": 2, "new": 12, "batch": 8, "chains": (3, 15), "trees": (7, 31),
          "max_model_len": 256, "prompt_tokens": 24, "heats": (0.0, 1.0)}  # fmt: skip
 SMOKE = {
-    "smollm2": replace(RECIPES["smollm2"], drafter=Shape(1, 2, 128, batch=2, length=56, anchors=2), **_TINY),
+    "smollm2": replace(
+        RECIPES["smollm2"], drafter=Shape(1, 2, 128, batch=2, length=56, anchors=2),
+        **_TINY | {"answer": 16, "prompts": 4, "per_set": 1, "new": 6},  # thirty layers
+    ),
     "hybrid": replace(
         RECIPES["hybrid"], drafter=Shape(1, 2, 128, batch=4, length=56, anchors=4),
         hybrid=hybrid.Shape(128, 4, 256, 4, 2, 1, 2, 128, 1024, batch=4, length=96, files=40), **_TINY,

@@ -4,9 +4,9 @@
     python -m benchmarks.pairs.run --pair hybrid --minutes 24 --stop-after 9 --out FOLDER     # and again, until it says done
     python -m benchmarks.pairs.run --pair hybrid --smoke --out FOLDER                         # two cores; numbers mean nothing
 
-Every part is kept under --work and not done twice, so a cut run goes on where it was. FOLDER gets at most 8 files of at
-most 16 MiB: results.json, training.json (seconds and curves), the curves' images, and the pair in pieces, which pack.py
-puts together.
+Every part is kept under --work and not done twice, so a cut run goes on where it was. FOLDER gets files of at most 16 MiB:
+results.json, traces.npz, training.json (seconds and curves), the curves' images, and the pair in pieces, which pack.py puts
+together.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -24,16 +25,30 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pairs import pack, training, write_text
+from benchmarks.pairs.engine import end_with
 from benchmarks.pairs.recipes import RECIPES, SMOKE, Recipe
 
 SMOKE_SECONDS = {"target": 20.0, "drafter": 15.0}
-EVALUATION_SHARE = 0.42
+TEXT_SHARE = 0.25
+"""Of the minutes, after which the target's text is what has been written; three minutes at least, for engines to load."""
+EVALUATION_SHARE = 0.36
 """Of the minutes, kept for evaluation at least."""
+SLOW = 180.0
+"""Seconds more, for engines that take long to load, before they are given up."""
+REHEARSAL = 300.0
+"""Seconds after which an engine that is tried beside the training is given up."""
+SIMULATION = 90.0
+"""Seconds that it takes on one core, at two temperatures."""
+
+
+def watched(parent: int) -> None:
+    """Of a training's process: it ends with the one that began it, or the next call would train beside it."""
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
 
 
 def apart(train: Callable[..., bool], *args: Any) -> bool:
     """Runs a training in a process of its own, so that all of its GPU memory is free after it."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), watched, (os.getpid(),)) as pool:
         return pool.submit(train, *args).result()
 
 
@@ -59,7 +74,7 @@ class Driver:
 
     def in_pieces(self) -> bool:
         """Whether other calls go on with what this one does not end."""
-        return self.stop_after < self.minutes and not self.smoke
+        return self.stop_after < self.minutes
 
     def seconds(self, part: str, share: float) -> float:
         """Of training a part: its share; less, down to 40 %, where a run in one go would not leave evaluation its own."""
@@ -74,9 +89,13 @@ class Driver:
         self.took[part] = round(time.monotonic() - began, 1)
         print(f"{part}: {self.took[part]:.0f} s, {self.left():.0f} s left", flush=True)
         self.out.mkdir(parents=True, exist_ok=True)
+        before = self.pair / "seconds.json"  # of the calls before this one
+        held = json.loads(before.read_text()) if before.is_file() else {}
+        held[part] = round(held.get(part, 0.0) + self.took[part], 1)
+        before.write_text(json.dumps(held) + "\n")
         points = [self.pair / f"{half}-loss.json" for half in ("target", "drafter")]
         curves: dict[str, Any] = {path.stem: json.loads(path.read_text()) for path in points if path.is_file()}
-        (self.out / "training.json").write_text(json.dumps({"seconds": self.took, **curves}) + "\n")
+        (self.out / "training.json").write_text(json.dumps({"seconds": held, **curves}) + "\n")
         for half in ("target", "drafter"):
             if (svg := self.pair / f"{half}-loss.svg").is_file():
                 shutil.copy(svg, self.out)
@@ -88,7 +107,7 @@ class Driver:
         if self.recipe.hybrid is None:
             smollm2.convert(self.gguf or smollm2.find_gguf(), self.pair / "target")
             return True
-        if (self.pair / "target" / "model.safetensors").is_file():
+        if (self.pair / "target" / "source.json").is_file():  # written last
             return True
         clock = training.Clock(self.seconds("target", self.recipe.target_share), max(1.0, self.left() - 40))
         return apart(hybrid.train, self.pair, self.recipe.hybrid, clock, self.device)
@@ -97,30 +116,55 @@ class Driver:
         """What the target wrote; False where this call is a piece and has no room for it."""
         if self.in_pieces() and self.left() < 300 and not (self.pair / "text.npz").is_file():
             return False
-        limit = 1800.0 if self.smoke else max(60.0, self.left() - 10)
-        text = write_text.write(self.pair, self.recipe, self.device, limit)
+        limit = max(60.0, self.left() - 10)
+        seconds = 0.0 if self.smoke else min(limit, max(180.0, TEXT_SHARE * self.minutes * 60))
+        text = write_text.write(
+            self.pair, self.recipe, self.device, seconds, min(limit, seconds + SLOW) if seconds else limit
+        )
         print(f"text: {len(text.rows)} answers, {text.tokens} tokens", flush=True)
         return True
 
     def drafter(self) -> bool:
         """The trained drafter; False when its training has to go on in another call."""
-        from benchmarks.pairs import train_drafter
+        from benchmarks.pairs import rehearse, train_drafter
 
         if (self.pair / "drafter" / "trained.json").is_file():
             return True
+        rehearsal = rehearse.aside(self.pair, self.recipe, self.device, min(REHEARSAL, max(30.0, self.left() - 20)))
         clock = training.Clock(self.seconds("drafter", self.recipe.drafter_share), max(1.0, self.left() - 40))
         shape, mask = self.recipe.drafter, self.recipe.mask_token
-        return apart(train_drafter.train, self.pair, shape, clock, mask, self.device)
+        done = apart(train_drafter.train, self.pair, shape, clock, mask, self.device)
+        if rehearsal and done:
+            rehearsal.join(REHEARSAL if self.smoke else 20.0)
+        return done
 
     def evaluation(self) -> bool:
-        """Results; False where this call is a piece and most of it is gone."""
+        """Results; False where this call is a piece and most of it is gone. Raises SystemExit where no arm gave any."""
         from benchmarks.pairs import evaluate
 
         if self.in_pieces() and self.left() < 0.75 * self.stop_after * 60:
             return False
-        limit = 3600.0 if self.smoke else max(60.0, self.left() - 15)
+        limit = max(60.0, self.left() - 15)
         results = evaluate.evaluate(self.pair, self.recipe, self.device, self.out, limit)
-        return not results["errors"] or not self.smoke
+        if results["errors"]:
+            print(f"without: {', '.join(results['errors'])}", flush=True)
+        if not results["arms"] or (self.smoke and results["errors"]):
+            raise SystemExit("evaluation failed; what the engines said is above")
+        return True
+
+    def simulation(self) -> None:
+        """Other trees on evaluation's traces, where there is time: it can be done later, on any machine."""
+        from benchmarks.pairs import simulate
+
+        if not (self.out / "traces.npz").is_file():
+            return
+        if not self.smoke and self.left() < SIMULATION:
+            print(
+                f"simulation left out: python -m benchmarks.pairs.simulate {self.out} does it on any machine",
+                flush=True,
+            )
+            return
+        simulate.add(self.out)
 
     def keep(self) -> None:
         """The trained pair, in pieces; of SmolLM2 the drafter alone."""
@@ -168,6 +212,7 @@ def main() -> int:
     began = time.monotonic()
     done = driver.evaluation()
     driver.note("evaluation", began)
+    driver.simulation()
     print("done" if done else "evaluation is to come: call again with the same options")
     return 0 if done else 3
 

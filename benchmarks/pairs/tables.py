@@ -6,8 +6,8 @@ from typing import Any
 
 
 def all_tables(results: dict[str, Any]) -> str:
-    parts = [acceptance(results), over_chain(results), equal(results), siblings(results), tried(results)]
-    return "\n\n".join(part for part in parts if part)
+    parts = [acceptance, over_chain, equal, siblings, tried, paid]
+    return "\n\n".join(text for part in parts if (text := part(results)))
 
 
 def _kinds(results: dict[str, Any]) -> list[str]:
@@ -70,10 +70,26 @@ def siblings(results: dict[str, Any]) -> str:
 def tried(results: dict[str, Any]) -> str:
     """Acceptance of other ways to grow trees, simulated."""
     lines = []
-    for heat, found in results.get("offline", {}).items():
+    for heat, found in results.get("simulated", {}).items():
         for policy, by_budget in found["policies"].items():
             cells = "  ".join(
                 f"{budget}: {value[0]:.3f} [{value[1]:.2f} {value[2]:.2f}]" for budget, value in by_budget.items()
             )
             lines.append(f"T={heat} simulated, {policy:<24} {cells}")
     return "\n".join(lines)
+
+
+def paid(results: dict[str, Any]) -> str:
+    """Simulated tokens a millisecond at the 27B's cost of a step, by card and batch; tokens and nodes a step behind it."""
+    lines = []
+    for heat, found in results.get("simulated", {}).items():
+        for place, cells in found["paid"].items():
+            for name, cell in cells.items():
+                shown = "{:.4f} [{:.4f} {:.4f}] tokens/ms".format(*cell["tokens_per_ms"])
+                of_a_step = f"{cell['tokens']:.2f} tokens and {cell['nodes']:.1f} nodes a step"
+                lines.append(f"T={heat} {place:<24} {name:<18} {shown}, {of_a_step}")
+    return (
+        "\n".join(["simulated on SmolLM2's or the hybrid's traces, at the 27B's cost of a step", *lines])
+        if lines
+        else ""
+    )

@@ -109,3 +109,39 @@ def hit_rates(found: Sequence[Trace]) -> dict[str, Any]:
         sibling = here & (ranks[:, depth] >= 1) & (ranks[:, depth] < RANKS)
         on_spine = here & (ranks[:, depth] == 0)
     return {"spine": spine, "blocks": blocks, "after_sibling": after, "entropy": mean_entropy, "confidence": confidence}
+
+
+def save(by_heat: dict[float, Sequence[Trace]], path: Path, limit: int) -> dict[float, int]:
+    """What simulate.py needs of traces, by temperature, in one file of at most `limit` bytes.
+
+    Ranks, and log-probabilities rounded to 16 bits. Of every temperature the same share of its texts, as
+    many as fit; says how many.
+    """
+    share = 1.0
+    while True:
+        kept = {heat: list(found)[: max(2, int(share * len(found)))] for heat, found in by_heat.items() if found}
+        held = {}
+        for heat, found in kept.items():
+            held[f"{heat}/ends"] = np.cumsum([len(t.ranks) for t in found])
+            held[f"{heat}/ranks"] = np.concatenate([t.ranks for t in found]).astype(np.int8)
+            held[f"{heat}/logprobs"] = np.concatenate([t.logprobs for t in found]).astype(np.float16)
+        np.savez_compressed(path, **held)
+        size = path.stat().st_size
+        if size <= limit or all(len(found) <= 2 for found in kept.values()):
+            return {heat: len(found) for heat, found in kept.items()}
+        share *= min(0.9, 0.98 * limit / size)
+
+
+def load(path: Path) -> dict[float, list[Trace]]:
+    """Traces of a file of `save`, by temperature; their token ids, entropies and gaps are not in it and come back empty."""
+    found: dict[float, list[Trace]] = {}
+    with np.load(path) as data:
+        for heat in [name.removesuffix("/ends") for name in data.files if name.endswith("/ends")]:
+            ends = data[f"{heat}/ends"][:-1]
+            ranks = np.split(data[f"{heat}/ranks"].astype(np.int64), ends)
+            logprobs = np.split(data[f"{heat}/logprobs"].astype(np.float32), ends)
+            none = np.zeros(0, np.float32)
+            found[float(heat)] = [
+                Trace(none.astype(np.int64), p, r, none, none) for p, r in zip(logprobs, ranks, strict=True)
+            ]
+    return found

@@ -58,6 +58,28 @@ def checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, r
     fresh.replace(path)
 
 
+class Best:
+    """The weights that did best on held-out text, in a file, so that they outlive the process: a small text is learned by heart."""
+
+    def __init__(self, path: Path, model: nn.Module) -> None:
+        self.path, self.model, self.held = path, model, math.inf
+        if path.is_file():
+            self.held = torch.load(path, map_location="cpu", weights_only=True)["held"]
+
+    def offer(self, held: float) -> None:
+        """Keeps the model as it is now if it does better."""
+        if held < self.held:
+            fresh = self.path.with_suffix(".new")
+            torch.save({"held": held, "model": self.model.state_dict()}, fresh)
+            fresh.replace(self.path)
+            self.held = held
+
+    def restore(self) -> None:
+        """Puts the best weights back into the model."""
+        place = next(self.model.parameters()).device
+        self.model.load_state_dict(torch.load(self.path, map_location=place, weights_only=True)["model"])
+
+
 def train(
     model: nn.Module,
     loss_of_step: Callable[[int], torch.Tensor],

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.pairs import hybrid, library, store, texts
-from benchmarks.pairs.engine import Ask, answered
+from benchmarks.pairs.engine import Ask, Turn, answered
 from benchmarks.pairs.recipes import Recipe
 
 HEATS = (0.0, 0.7, 1.0)
 ANSWER_RUN = 10
 BATCH = {"cuda": 512, "cpu": 8}
+WRITERS = {"cuda": 6, "cpu": 1}
+"""Engines that write at once: an eager step of a model this small is one core's launches, and a card has room for several."""
 
 
 def chat_ids(tokenizer: Any, text: str) -> list[int]:
@@ -55,24 +58,49 @@ def ids_of(tokenizer: Any, recipe: Recipe, chosen: list[texts.Prompt]) -> list[l
     return [row[-recipe.prompt_tokens :] for row in ids]
 
 
-def write(pair: Path, recipe: Recipe, device: str, limit: float) -> store.Sequences:
-    """Writes PAIR/text.npz, once. Answers that hold a run of evaluation's words are left out of it."""
+def asks(pair: Path, recipe: Recipe, device: str, ids: list[list[int]], seconds: float) -> list[Ask]:
+    """One ask for each of the engines that write at once: every so-manieth prompt, at every temperature."""
+    shares = [ids[writer :: WRITERS[device]] for writer in range(WRITERS[device])]
+    return [
+        Ask(
+            "ar", str(pair), device, [share if heat == 0 else share * recipe.samples for heat in HEATS], list(HEATS),
+            recipe.answer, BATCH[device], [Turn("text", BATCH[device], list(range(len(HEATS))))], recipe.max_model_len,
+            seed=7 + 100_000 * writer, together=True, seconds=seconds,
+        ) for writer, share in enumerate(shares) if share
+    ]  # fmt: skip
+
+
+def write(pair: Path, recipe: Recipe, device: str, seconds: float, limit: float) -> store.Sequences:
+    """Writes PAIR/text.npz, once: as much as there is after `seconds`; an engine that has not ended after `limit` is given up.
+
+    Answers that hold a run of evaluation's words are left out. Raises SystemExit where no engine wrote anything.
+    """
     path = pair / "text.npz"
     if path.is_file():
         return store.load(path)
     learn, evaluation, tokenizer = prompts(pair, recipe)
-    ids = ids_of(tokenizer, recipe, learn)
-    groups = [ids if heat == 0 else ids * recipe.samples for heat in HEATS]
-    ask = Ask("ar", str(pair), device, groups, list(HEATS), recipe.answer, BATCH[device], recipe.max_model_len)
-    answer = answered(ask, pair / "engines", limit)
+    asked = asks(pair, recipe, device, ids_of(tokenizer, recipe, learn), seconds)
+    with ThreadPoolExecutor(len(asked)) as pool:
+        folders = [pair / "engines" / f"writer-{writer}" for writer in range(len(asked))]
+        wrote = list(pool.map(answered, asked, folders, [limit] * len(asked)))
+    for _, errors in wrote:
+        for error in errors.values():
+            print(f"text: {error[-1500:]}", flush=True)
     rows, lengths, heats = [], [], []
-    for group, written, heat in zip(groups, answer.tokens, HEATS, strict=True):
-        clean = without(tokenizer.batch_decode(written), [prompt.text for prompt in evaluation])
-        for index in clean:
-            rows.append(group[index] + written[index])
-            lengths.append(len(group[index]))
-            heats.append(heat)
-        print(f"text at T={heat}: {len(written)} answers, {len(written) - len(clean)} left out", flush=True)
+    for ask, (answers, _) in zip(asked, wrote, strict=True):
+        for group, written, heat in zip(ask.groups, answers["text"].tokens if answers else [], HEATS, strict=False):
+            begun = [i for i, answer in enumerate(written) if answer]
+            clean = without(tokenizer.batch_decode([written[i] for i in begun]), [prompt.text for prompt in evaluation])
+            for index in [begun[i] for i in clean]:
+                rows.append(group[index] + written[index])
+                lengths.append(len(group[index]))
+                heats.append(heat)
+            print(
+                f"text at T={heat}: {len(begun)} answers to {len(written)}, {len(begun) - len(clean)} left out",
+                flush=True,
+            )
+    if not rows:
+        raise SystemExit("no engine wrote any text; what they said is above")
     order = list(range(len(rows)))
     random.Random(4).shuffle(order)
     text = store.Sequences(tuple(rows), tuple(lengths), tuple(heats)).chosen(order)
