@@ -44,6 +44,8 @@ CANDIDATES: Mapping[str, Sequence[str]] = {
         "apply_k=16,apply_warps=2",
     ),
     "solve_tree": (
+        "solve_group=1,solve_warps=8",  # 14000 for three V-heads; 32 rows stay as they are
+        "solve_group=1,solve_warps=4",  # 11200
         "solve_early=1",  # 16 rows never leave the registers; rows are loaded once
         "solve_early=1,solve_warps=2",
         "solve_early=1,solve_warps=1",  # 3500 and 8 barriers in place of 37; 32 rows spill

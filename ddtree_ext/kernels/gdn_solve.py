@@ -278,8 +278,9 @@ def solve_tree(
 ) -> None:
     """The first half of `gdn_delta.delta_tree`, with its arguments: fills the scratch, and the stash's k and decay."""
     _, k_heads, k_dim = k.shape
+    v_heads = a.shape[1]
     tiles = tiles or GdnTiles.of(q.device, stash.shape, stash.k.shape[1])
-    solve_tree_kernel[(state_indices.shape[0], a.shape[1])](
+    given = (
         q,
         q.stride(0),
         k,
@@ -302,13 +303,19 @@ def solve_tree(
         stash.k,
         stash.decay,
         k_dim**-0.5,
-        N=stash.k.shape[1],
-        HK=k_heads,
-        HV=a.shape[1],
-        K=k_dim,
-        BT=scratch.solve.shape[-1],
-        BC=tiles.solve_k,
-        UPCAST=q.device.type == "cpu",  # Triton's interpreter multiplies the bit patterns of bfloat16
-        EARLY=bool(tiles.solve_early) and tiles.solve_k >= k_dim,
-        num_warps=tiles.solve_warps,
+    )
+    sizes = {"N": stash.k.shape[1], "HK": k_heads, "HV": v_heads, "K": k_dim, "BC": tiles.solve_k}
+    upcast = q.device.type == "cpu"  # Triton's interpreter multiplies the bit patterns of bfloat16
+    side, whole = scratch.solve.shape[-1], tiles.solve_k >= k_dim
+    if tiles.solve_group and whole and side == 16:
+        from ddtree_ext.kernels.gdn_solve_group import solve_group_kernel  # which is made of this module's parts
+
+        group = triton.next_power_of_2(v_heads // k_heads)
+        solve_group_kernel[(state_indices.shape[0], k_heads)](
+            *given, **sizes, BG=group, UPCAST=upcast, num_warps=tiles.solve_warps
+        )
+        return
+    early = bool(tiles.solve_early) and whole
+    solve_tree_kernel[(state_indices.shape[0], v_heads)](
+        *given, **sizes, BT=side, UPCAST=upcast, EARLY=early, num_warps=tiles.solve_warps
     )

@@ -15,6 +15,7 @@ class GdnTiles:
     """Tiles of `solve_tree` (columns of K at a time), `apply_tree` and `commit_tree`, powers of two; and what else decides how
     long they take, but not what they compute: 0 and 1 are no and yes. benchmarks/gpu/sweep.py tries them.
 
+    solve_group      with all of K at a time, of 16 rows: a K-head's V-heads in one program
     solve_early      with all of K at a time: rows are loaded first and once, and 16 of them are solved in registers
     apply_k          columns of the state at a time, 16 or more
     apply_v          rows of the state of a program, 16 or more
@@ -38,6 +39,7 @@ class GdnTiles:
     commit_v: int
     commit_warps: int
     solve_early: int = 0
+    solve_group: int = 0
     apply_stages: int = 3
     apply_early: int = 0
     apply_halved: int = 0

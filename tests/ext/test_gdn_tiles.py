@@ -28,7 +28,8 @@ SWEPT = {
     "wide": WIDE,
     "early": replace(WIDE, solve_early=1, apply_early=1, apply_stages=5, commit_rows=2, commit_vector=4),
     "backward": replace(WIDE, apply_halved=1, apply_stream=1, commit_backward=1, commit_vector=4, commit_stream=1),
-    "too narrow to be early": replace(NARROW, solve_early=1, commit_rows=4, commit_backward=1),
+    "a K-head's V-heads together": replace(WIDE, solve_group=1, solve_warps=4),
+    "too narrow to be early": replace(NARROW, solve_early=1, solve_group=1, commit_rows=4, commit_backward=1),
 }
 
 
