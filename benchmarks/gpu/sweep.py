@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from multiprocessing import get_context
@@ -164,11 +165,14 @@ def over_all_sizes(trials: Sequence[Trial]) -> str:
 
 
 def compile_all(sweep: Sweep, steps: Sequence[Step], tried: Mapping[str, Sequence[str]], workers: int) -> None:
-    """In other processes, before anything is measured."""
+    """In other processes, before anything is measured. What a compiler that dies leaves undone is compiled when it is measured."""
     jobs = [(k, step, setting) for k, settings in tried.items() for step in steps for setting in ("", *settings)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for running in [pool.submit(sweep.compile, *job) for job in jobs]:
-            running.result()
+        try:
+            for running in [pool.submit(sweep.compile, *job) for job in jobs]:
+                running.result()
+        except BrokenProcessPool as broken:
+            sys.stderr.write(f"compiling beforehand: {broken}\n")
 
 
 def size(text: str) -> tuple[int, int]:
