@@ -41,6 +41,9 @@ CANDIDATES: Mapping[str, Sequence[str]] = {
         f"{_HALVED},apply_v=128,apply_warps=4",  # 10200, two programs a multiprocessor
         f"{_HALVED},apply_v=128,apply_warps=8",
         f"{_HALVED},apply_v=32,apply_k=16,apply_warps=2,apply_early=1",
+        f"{_HALVED},apply_stages=5,apply_early=1",  # all of a state's loads under way at once: for one request
+        f"{_HALVED},apply_v=32,apply_stages=5,apply_early=1",
+        f"{_HALVED},apply_v=32,apply_warps=2,apply_stages=5,apply_early=1",
         "apply_k=16,apply_warps=2",
     ),
     "solve_tree": (
