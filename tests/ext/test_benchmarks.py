@@ -138,7 +138,7 @@ class TestKernels:
 
 
 class TestSweep:
-    """On the interpreter: what is tried writes the same as what is, and the table says so. Its times mean nothing."""
+    """What is tried writes the same as what is, and the table says so. On the interpreter its times mean nothing."""
 
     WORDS = (
         "--device",
