@@ -110,13 +110,21 @@ def measure(widths: dims.Dims, step: Step, card: Card, count: int, tiles: Mappin
 
 
 def sizes(text: str) -> dict[str, int]:
-    """name=size,... of the fields of GdnTiles; raises argparse's error for what is none of them, or no power of two."""
+    """name=size,... of GdnTiles' fields and, as attention_*, of attention's Tiles; raises argparse's error for what is none of
+    them, or no power of two. 0 is a size too: it turns off what can be on; stages and programs may be any number.
+    """
+    from benchmarks.gpu.kernel_inputs import ATTENTION
+    from ddtree_ext.kernels.attention_scratch import Tiles
     from ddtree_ext.kernels.gdn_tiles import GdnTiles
 
-    known, found = {field.name for field in fields(GdnTiles)}, {}
+    known = {field.name for field in fields(GdnTiles)} | {
+        ATTENTION + field.name for field in fields(Tiles) if field.name != "cost"
+    }
+    found = {}
     for word in text.split(","):
         name, _, size = word.partition("=")
-        if name not in known or not size.isdecimal() or int(size).bit_count() != 1:
+        free = name.endswith(("_stages", "_programs"))
+        if name not in known or not size.isdecimal() or not (free or int(size).bit_count() <= 1):
             raise argparse.ArgumentTypeError(f"{word!r} is not name=size, a power of two of {', '.join(sorted(known))}")
         found[name] = int(size)
     return found
@@ -132,7 +140,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks, of which one is measured")
     parser.add_argument("--samples", type=int, default=50)
     parser.add_argument(
-        "--tiles", type=sizes, default={}, help="of GdnTiles, instead of the device's: apply_v=16,apply_warps=8"
+        "--tiles", type=sizes, default={}, help="instead of the device's: apply_v=16,apply_warps=8,attention_keys=32"
     )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(words)

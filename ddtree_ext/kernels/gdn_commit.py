@@ -48,6 +48,7 @@ class CommitTable:
     pointers: torch.Tensor  # [L, 6] int64: ssm_state, conv_state, stash x, k, u, decay
     groups: torch.Tensor  # [L] int32
     width: int
+    align: int  # bytes that the addresses of all states and of their stashes' k, u and decay divide by: 16, or 4
 
     @staticmethod
     def of(layers: Sequence[GdnLayer], width: int) -> CommitTable:
@@ -70,12 +71,22 @@ class CommitTable:
             pointers=torch.tensor(addresses, dtype=torch.int64, device=device),
             groups=torch.tensor([layer.group for layer in layers], dtype=torch.int32, device=device),
             width=width,
+            align=4 if any(row[column] % 16 for row in addresses for column in (0, 3, 4, 5)) else 16,
         )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def float_tensor(pointers: tl.tensor, column: tl.constexpr, ALIGN: tl.constexpr) -> tl.tensor:
+    """Of a row of the table. Four numbers at a time are moved only where the compiler is told what an address divides by."""
+    return tl.multiple_of(tl.load(pointers + column).to(tl.pointer_type(tl.float32)), ALIGN)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def replay_state(
-    pointers: tl.tensor,
+    state_ptr: tl.tensor,
+    stash_k: tl.tensor,
+    stash_u: tl.tensor,
+    stash_decay: tl.tensor,
     block: tl.tensor,
     slot: tl.tensor,
     request: tl.tensor,
@@ -93,13 +104,15 @@ def replay_state(
     BH: tl.constexpr,
     BV: tl.constexpr,
     BK: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    BACKWARD: tl.constexpr,
+    STREAM: tl.constexpr,
 ) -> None:
-    """`S = decay S + u k^T` along the path, for BH V-heads x BV rows of the state, which stay in registers."""
-    f32_ptr = tl.pointer_type(tl.float32)
-    state_ptr = tl.load(pointers).to(f32_ptr)
-    stash_k = tl.load(pointers + 3).to(f32_ptr)
-    stash_u = tl.load(pointers + 4).to(f32_ptr)
-    stash_decay = tl.load(pointers + 5).to(f32_ptr)
+    """`S = decay S + u k^T` along the path, for BH V-heads x BV rows of the state, which stay in registers.
+
+    BACKWARD: its closed form, from the path's end, `left` being what is left of a row's u k^T at the end. It takes half the
+    operations of a row, and needs the state only after the last.
+    """
     v_blocks: tl.constexpr = (V + BV - 1) // BV
     head = (block // v_blocks) * BH + tl.arange(0, BH)
     in_v = (block % v_blocks) * BV + tl.arange(0, BV)
@@ -112,14 +125,30 @@ def replay_state(
     v_at = head[:, None] * V + in_v[None, :]
     at = slot * state_slot + head[:, None, None] * state_head + in_v[None, :, None] * state_v
     state_at = state_ptr + at + in_k[None, None, :] * state_k
-    state = tl.load(state_at, mask=mask, other=0.0)
-    for i in tl.range(0, consumed):
-        kept = request * N + tl.load(path + i)
-        k = tl.load(stash_k + kept * (HK * K) + k_at, mask=k_mask, other=0.0)
-        u = tl.load(stash_u + kept * (HV * V) + v_at, mask=v_mask, other=0.0)
-        decay = tl.load(stash_decay + kept * HV + head, mask=head_mask, other=0.0)
-        state = tl.fma(u[:, :, None], k[:, None, :], state * decay[:, None, None])
-    tl.store(state_at, state, mask=mask)
+    policy: tl.constexpr = "evict_first" if STREAM else ""
+    state = tl.load(state_at, mask=mask, other=0.0, eviction_policy=policy)
+    # Zeros that are laid out as the state is, or all sums would cross shared memory at the end: a load that never happens.
+    added = tl.load(state_at, mask=mask & (head + consumed < 0)[:, None, None], other=0.0)
+    left = tl.full([BH], 1.0, tl.float32)
+    for first in tl.range(0, consumed, TOGETHER):
+        for i in tl.static_range(TOGETHER):
+            # Beyond the path, its last row is loaded again and changes nothing: 1 S + 0 k^T. So the loads need not wait.
+            place = tl.minimum(first + i, consumed - 1) if TOGETHER > 1 else first
+            kept = request * N + tl.load(path + (consumed - 1 - place if BACKWARD else place))
+            k = tl.load(stash_k + kept * (HK * K) + k_at, mask=k_mask, other=0.0)
+            u = tl.load(stash_u + kept * (HV * V) + v_at, mask=v_mask, other=0.0)
+            decay = tl.load(stash_decay + kept * HV + head, mask=head_mask, other=0.0)
+            if TOGETHER > 1:
+                u = tl.where(first + i < consumed, u, 0.0)
+                decay = tl.where(first + i < consumed, decay, 1.0)
+            if BACKWARD:
+                added = tl.fma((left[:, None] * u)[:, :, None], k[:, None, :], added)
+                left *= decay
+            else:
+                state = tl.fma(u[:, :, None], k[:, None, :], state * decay[:, None, None])
+    if BACKWARD:
+        state = tl.fma(state, left[:, None, None], added)
+    tl.store(state_at, state, mask=mask, eviction_policy=policy)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -191,6 +220,10 @@ def commit_tree_kernel(
     BK: tl.constexpr,
     BC: tl.constexpr,
     BD: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    BACKWARD: tl.constexpr,
+    STREAM: tl.constexpr,
+    ALIGN: tl.constexpr,
 ) -> None:
     """One program: a block of one request's state, or of its window, in one layer. Grid (R, L, all blocks)."""
     request = tl.program_id(0)
@@ -199,15 +232,18 @@ def commit_tree_kernel(
     consumed = tl.load(num_sampled_ptr + request)
     group = tl.load(groups_ptr + layer)
     slot = tl.load(state_indices_ptr + group * state_indices_group + request).to(tl.int64)
+    pointers = pointers_ptr + layer * 6
+    # Addresses are read beside the slot, not after it: every load that waits for another is as long as a part of the state.
+    state_ptr, stash_k = float_tensor(pointers, 0, ALIGN), float_tensor(pointers, 3, ALIGN)
+    stash_u, stash_decay = float_tensor(pointers, 4, ALIGN), float_tensor(pointers, 5, ALIGN)
     if (tl.load(is_tree_ptr + request) == 0) | (slot <= 0) | (consumed <= 0):
         return
-    pointers = pointers_ptr + layer * 6
     path = path_ptr + request * path_row
     position = request.to(tl.int64)
     if block < STATE_BLOCKS:
         replay_state(
-            pointers, block, slot, position, path, consumed, state_slot, state_head, state_v, state_k,
-            N, HK, HV, K, V, BH, BV, BK,
+            state_ptr, stash_k, stash_u, stash_decay, block, slot, position, path, consumed,
+            state_slot, state_head, state_v, state_k, N, HK, HV, K, V, BH, BV, BK, TOGETHER, BACKWARD, STREAM,
         )  # fmt: skip
     else:
         shift_window(
@@ -266,5 +302,9 @@ def commit_tree(
         BK=triton.next_power_of_2(k_dim),
         BC=triton.next_power_of_2(table.width - 1),
         BD=block_dim,
+        TOGETHER=tiles.commit_rows,
+        BACKWARD=tiles.commit_backward,
+        STREAM=tiles.commit_stream,
+        ALIGN=min(table.align, 4 * tiles.commit_vector),
         num_warps=tiles.commit_warps,
     )

@@ -21,6 +21,25 @@ if TYPE_CHECKING:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def nearest_tf32(x: tl.tensor) -> tl.tensor:
+    """x with the 11 digits that matrix units take of a float32; halves go away from 0."""
+    return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def halved_matmul(x: tl.tensor, y: tl.tensor, HALVED: tl.constexpr) -> tl.tensor:
+    """`matmul`; with HALVED the halves are taken here. The compiler takes the same ones, but looks for NaN at each of them."""
+    if HALVED:
+        wide_x, wide_y = nearest_tf32(x), nearest_tf32(y)
+        small = tl.dot(x - wide_x, wide_y, input_precision="tf32")
+        small = tl.dot(wide_x, y - wide_y, small, input_precision="tf32")
+        result = tl.dot(wide_x, wide_y, small, input_precision="tf32")
+    else:
+        result = matmul(x, y)
+    return result
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def state_products(
     state_ptr: tl.tensor,
     state_k: tl.tensor,
@@ -32,6 +51,8 @@ def state_products(
     BT: tl.constexpr,
     BV: tl.constexpr,
     BC: tl.constexpr,
+    STREAM: tl.constexpr,
+    HALVED: tl.constexpr,
 ) -> tl.tensor:
     """q S^T and k S^T [BT, BV]; state_ptr [1, BV] at the block's rows, q_ptr and k_ptr [BT, 1] at the tree's rows."""
     q_s, k_s = tl.zeros([BT, BV], tl.float32), tl.zeros([BT, BV], tl.float32)
@@ -39,10 +60,31 @@ def state_products(
         in_k = first + tl.arange(0, BC)
         mask = live[:, None] & (in_k < K)[None, :]
         inside = v_mask[None, :] & (in_k < K)[:, None]
-        state = tl.load(state_ptr + in_k[:, None] * state_k, mask=inside, other=0.0).to(tl.float32)
-        q_s += matmul(tl.load(q_ptr + in_k[None, :], mask=mask, other=0.0), state)
-        k_s += matmul(tl.load(k_ptr + in_k[None, :], mask=mask, other=0.0), state)
+        policy: tl.constexpr = "evict_first" if STREAM else ""
+        state_at = state_ptr + in_k[:, None] * state_k
+        state = tl.load(state_at, mask=inside, other=0.0, eviction_policy=policy).to(tl.float32)
+        q_s += halved_matmul(tl.load(q_ptr + in_k[None, :], mask=mask, other=0.0), state, HALVED)
+        k_s += halved_matmul(tl.load(k_ptr + in_k[None, :], mask=mask, other=0.0), state, HALVED)
     return q_s, k_s
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def beside_the_state(
+    v_at: tl.tensor,
+    mask: tl.tensor,
+    gate_at: tl.tensor,
+    live: tl.tensor,
+    square: tl.tensor,
+    solve_ptr: tl.tensor,
+    mix_ptr: tl.tensor,
+    beta_ptr: tl.tensor,
+    fade_ptr: tl.tensor,
+) -> tl.tensor:
+    """What the products with the state are joined with: fade and beta [BT, 1], v [BT, BV], the solve and the mix [BT, BT]."""
+    fade = tl.load(fade_ptr + gate_at, mask=live, other=0.0)[:, None]
+    beta = tl.load(beta_ptr + gate_at, mask=live, other=0.0)[:, None]
+    v = tl.load(v_at, mask=mask, other=0.0).to(tl.float32)
+    return fade, beta, v, tl.load(solve_ptr + square), tl.load(mix_ptr + square)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -74,6 +116,9 @@ def apply_tree_kernel(
     BT: tl.constexpr,
     BV: tl.constexpr,
     BC: tl.constexpr,
+    EARLY: tl.constexpr,
+    STREAM: tl.constexpr,
+    HALVED: tl.constexpr,
 ) -> None:
     """One program: one V-head x BV rows of the [V, K] state of one request, all rows of its tree. Grid (R, HV, V blocks)."""
     request, head = tl.program_id(0), tl.program_id(1)
@@ -87,17 +132,25 @@ def apply_tree_kernel(
     kept = request.to(tl.int64) * N + row
     k_at = kept[:, None] * (HK * K) + (head // (HV // HK)) * K
     state_at = state_ptr + slot * state_slot + head * state_head + (in_v * state_v)[None, :]
-    q_s, k_s = state_products(state_at, state_k, v_mask, q_ptr + k_at, k_ptr + k_at, live, K, BT, BV, BC)
-
-    fade = tl.load(fade_ptr + kept * HV + head, mask=live, other=0.0)[:, None]
-    beta = tl.load(beta_ptr + kept * HV + head, mask=live, other=0.0)[:, None]
     mask = live[:, None] & v_mask[None, :]
     in_head = head * V + in_v[None, :]
-    v = tl.load(v_ptr + token[:, None] * v_row + in_head, mask=mask, other=0.0).to(tl.float32)
+    v_at = v_ptr + token[:, None] * v_row + in_head
     square = (request.to(tl.int64) * HV + head) * (BT * BT) + row[:, None] * BT + row[None, :]
-    u = matmul(tl.load(solve_ptr + square), beta * (v - fade * k_s))
+    gate_at = kept * HV + head
+    if EARLY:  # their loads run beside those of the state, at the price of the registers
+        fade, beta, v, solve, mix = beside_the_state(
+            v_at, mask, gate_at, live, square, solve_ptr, mix_ptr, beta_ptr, fade_ptr
+        )
+    q_s, k_s = state_products(
+        state_at, state_k, v_mask, q_ptr + k_at, k_ptr + k_at, live, K, BT, BV, BC, STREAM, HALVED
+    )
+    if not EARLY:
+        fade, beta, v, solve, mix = beside_the_state(
+            v_at, mask, gate_at, live, square, solve_ptr, mix_ptr, beta_ptr, fade_ptr
+        )
+    u = halved_matmul(solve, beta * (v - fade * k_s), HALVED)
     tl.store(u_ptr + kept[:, None] * (HV * V) + in_head, u, mask=mask)
-    out = fade * q_s + matmul(tl.load(mix_ptr + square), u)
+    out = fade * q_s + halved_matmul(mix, u, HALVED)
     tl.store(out_ptr + token[:, None] * out_row + in_head, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
@@ -141,7 +194,11 @@ def apply_tree(
         BT=scratch.solve.shape[-1],
         BV=tiles.apply_v,
         BC=tiles.apply_k,
+        EARLY=tiles.apply_early,
+        STREAM=tiles.apply_stream,
+        HALVED=tiles.apply_halved,
         num_warps=tiles.apply_warps,
+        num_stages=tiles.apply_stages,
     )
 
 

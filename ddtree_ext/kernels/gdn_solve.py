@@ -51,16 +51,22 @@ def merged(inverse: tl.tensor, a: tl.tensor, S: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def invert_tiles(square: tl.tensor, BT: tl.constexpr) -> None:
-    """Replaces every tile of 16 x 16 on the diagonal of a [BT, BT] by the inverse of I + the tile."""
-    tile, row = tl.arange(0, BT // 16), tl.arange(0, 16)
-    at = square + (tile * (16 * BT + 16))[:, None, None] + (row * BT)[None, :, None] + row[None, None, :]
-    a = tl.load(at)
+def inverses(a: tl.tensor) -> tl.tensor:
+    """Of I + every tile; [tiles, 16, 16]."""
+    row = tl.arange(0, 16)
     i, j = row[:, None], row[None, :]
     inverse = tl.where((i == j)[None], 1.0, 0.0) - tl.where((i // 2 == j // 2)[None], a, 0.0)
     inverse = merged(inverse, a, 2)
     inverse = merged(inverse, a, 4)
-    inverse = merged(inverse, a, 8)
+    return merged(inverse, a, 8)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def invert_tiles(square: tl.tensor, BT: tl.constexpr) -> None:
+    """Replaces every tile of 16 x 16 on the diagonal of a [BT, BT] by the inverse of I + the tile."""
+    tile, row = tl.arange(0, BT // 16), tl.arange(0, 16)
+    at = square + (tile * (16 * BT + 16))[:, None, None] + (row * BT)[None, :, None] + row[None, None, :]
+    inverse = inverses(tl.load(at))
     tl.debug_barrier()  # all of it is read before any is overwritten
     tl.store(at, inverse)
 
@@ -139,6 +145,33 @@ def products(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def products_at_once(
+    q: tl.tensor,
+    k: tl.tensor,
+    q_out_at: tl.tensor,
+    k_out_at: tl.tensor,
+    mask: tl.tensor,
+    q_stores: tl.tensor,
+    k_stores: tl.tensor,
+    scale: tl.tensor,
+    UPCAST: tl.constexpr,
+) -> tl.tensor:
+    """`products` of rows that were loaded whole, q and k [BT, BC]: nothing is loaded again to be stored."""
+    wide_q, wide_k = q.to(tl.float32), k.to(tl.float32)
+    q_norm = tl.rsqrt(tl.sum(wide_q * wide_q, 1) + 1e-6) * scale
+    k_norm = tl.rsqrt(tl.sum(wide_k * wide_k, 1) + 1e-6)
+    if UPCAST:
+        q, k = wide_q, wide_k
+    q_k = tl.dot(q, tl.trans(k), input_precision="tf32x3")
+    k_k = tl.dot(k, tl.trans(k), input_precision="tf32x3")
+    if q_stores:
+        tl.store(q_out_at, wide_q * q_norm[:, None], mask=mask)
+    if k_stores:
+        tl.store(k_out_at, wide_k * k_norm[:, None], mask=mask)
+    return q_k * q_norm[:, None] * k_norm[None, :], k_k * k_norm[:, None] * k_norm[None, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def solve_tree_kernel(
     q_ptr: tl.tensor,
     q_row: tl.tensor,
@@ -169,6 +202,7 @@ def solve_tree_kernel(
     BT: tl.constexpr,
     BC: tl.constexpr,
     UPCAST: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     """One program: one V-head of one request's tree. Grid (R, HV). The first V-head of a K-head stores its q and k."""
     request, head = tl.program_id(0), tl.program_id(1)
@@ -179,6 +213,16 @@ def solve_tree_kernel(
     live = row < tree_len
     token = tl.load(query_start_ptr + request).to(tl.int64) + row
     kept = request.to(tl.int64) * N + row
+
+    k_head = head // (HV // HK)
+    in_head = k_head * K
+    kept_at = kept[:, None] * (HK * K) + in_head
+    q_at, k_at = q_ptr + token[:, None] * q_row + in_head, k_ptr + token[:, None] * k_row + in_head
+    q_out_at, k_out_at = scratch_q_ptr + kept_at, stash_k_ptr + kept_at
+    if EARLY:  # before the stores, which no load may pass
+        in_k = tl.arange(0, BC)[None, :]
+        inside = live[:, None] & (in_k < K)
+        q, k = tl.load(q_at + in_k, mask=inside, other=0.0), tl.load(k_at + in_k, mask=inside, other=0.0)
 
     g, beta = gates(token, live, head, a_ptr, a_row, b_ptr, b_row, a_log_ptr, dt_bias_ptr)
     word = tl.load(ancestors_ptr + token, mask=live, other=0)[:, None]
@@ -191,14 +235,12 @@ def solve_tree_kernel(
     tl.store(decay_ptr + gate_at, tl.exp(g), mask=live)
     tl.store(fade_ptr + gate_at, tl.exp(total.to(tl.float32) * (1 / FIXED)), mask=live)
 
-    k_head = head // (HV // HK)
-    in_head = k_head * K
-    kept_at = kept[:, None] * (HK * K) + in_head
-    q_at, k_at = q_ptr + token[:, None] * q_row + in_head, k_ptr + token[:, None] * k_row + in_head
     first = head % (HV // HK) == 0
-    q_k, k_k = products(
-        q_at, k_at, live, scratch_q_ptr + kept_at, stash_k_ptr + kept_at, first, scale, K, BT, BC, UPCAST
-    )
+    if EARLY:
+        last = head % (HV // HK) == HV // HK - 1  # another program than the first, where there is one
+        q_k, k_k = products_at_once(q, k, q_out_at + in_k, k_out_at + in_k, inside, first, last, scale, UPCAST)
+    else:
+        q_k, k_k = products(q_at, k_at, live, q_out_at, k_out_at, first, scale, K, BT, BC, UPCAST)
     # e^(G_i - G_j), and 0 where j is neither an ancestor nor i itself.
     gates_between = (total[:, None] - total[None, :]).to(tl.float32) * (1 / FIXED)
     between = tl.exp(tl.where(sees, gates_between, float("-inf")))
@@ -206,15 +248,18 @@ def solve_tree_kernel(
     square = row[:, None] * BT + row[None, :]
     tl.store(mix_ptr + corner + square, between * q_k)
     a = tl.where(row[:, None] != row[None, :], beta[:, None] * between * k_k, 0.0)
-    tl.store(solve_ptr + corner + square, a)
-    tl.debug_barrier()  # every thread of this program sees it from here on
-    invert_tiles(solve_ptr + corner, BT)
-    if BT >= 32:
-        tl.debug_barrier()
-        merge_blocks(solve_ptr + corner, 16, BT)
-    if BT >= 64:
-        tl.debug_barrier()
-        merge_blocks(solve_ptr + corner, 32, BT)
+    if EARLY and BT == 16:
+        tl.store(solve_ptr + corner + square, tl.reshape(inverses(tl.reshape(a, (1, 16, 16))), (16, 16)))
+    else:
+        tl.store(solve_ptr + corner + square, a)
+        tl.debug_barrier()  # every thread of this program sees it from here on
+        invert_tiles(solve_ptr + corner, BT)
+        if BT >= 32:
+            tl.debug_barrier()
+            merge_blocks(solve_ptr + corner, 16, BT)
+        if BT >= 64:
+            tl.debug_barrier()
+            merge_blocks(solve_ptr + corner, 32, BT)
 
 
 def solve_tree(
@@ -233,8 +278,9 @@ def solve_tree(
 ) -> None:
     """The first half of `gdn_delta.delta_tree`, with its arguments: fills the scratch, and the stash's k and decay."""
     _, k_heads, k_dim = k.shape
+    v_heads = a.shape[1]
     tiles = tiles or GdnTiles.of(q.device, stash.shape, stash.k.shape[1])
-    solve_tree_kernel[(state_indices.shape[0], a.shape[1])](
+    given = (
         q,
         q.stride(0),
         k,
@@ -257,12 +303,19 @@ def solve_tree(
         stash.k,
         stash.decay,
         k_dim**-0.5,
-        N=stash.k.shape[1],
-        HK=k_heads,
-        HV=a.shape[1],
-        K=k_dim,
-        BT=scratch.solve.shape[-1],
-        BC=tiles.solve_k,
-        UPCAST=q.device.type == "cpu",  # Triton's interpreter multiplies the bit patterns of bfloat16
-        num_warps=tiles.solve_warps,
+    )
+    sizes = {"N": stash.k.shape[1], "HK": k_heads, "HV": v_heads, "K": k_dim, "BC": tiles.solve_k}
+    upcast = q.device.type == "cpu"  # Triton's interpreter multiplies the bit patterns of bfloat16
+    side, whole = scratch.solve.shape[-1], tiles.solve_k >= k_dim
+    if tiles.solve_group and whole and side == 16:
+        from ddtree_ext.kernels.gdn_solve_group import solve_group_kernel  # which is made of this module's parts
+
+        group = triton.next_power_of_2(v_heads // k_heads)
+        solve_group_kernel[(state_indices.shape[0], k_heads)](
+            *given, **sizes, BG=group, UPCAST=upcast, num_warps=tiles.solve_warps
+        )
+        return
+    early = bool(tiles.solve_early) and whole
+    solve_tree_kernel[(state_indices.shape[0], v_heads)](
+        *given, **sizes, BT=side, UPCAST=upcast, EARLY=early, num_warps=tiles.solve_warps
     )

@@ -12,12 +12,22 @@ from ddtree_ext.kernels.gdn_stash import GdnShape
 
 @dataclass(frozen=True)
 class GdnTiles:
-    """Tiles of `solve_tree` (columns of K at a time), `apply_tree` and `commit_tree`; all of them powers of two.
+    """Tiles of `solve_tree` (columns of K at a time), `apply_tree` and `commit_tree`, powers of two; and what else decides how
+    long they take, but not what they compute: 0 and 1 are no and yes. benchmarks/gpu/sweep.py tries them.
 
-    apply_k       columns of the state at a time, 16 or more
-    apply_v       rows of the state of a program, 16 or more
-    commit_heads  V-heads of a program, and
-    commit_v      rows of the state of each
+    solve_group      with all of K at a time, of 16 rows: a K-head's V-heads in one program
+    solve_early      with all of K at a time: rows are loaded first and once, and 16 of them are solved in registers
+    apply_k          columns of the state at a time, 16 or more
+    apply_v          rows of the state of a program, 16 or more
+    apply_stages     of the loop over K, one more than the parts of it on their way
+    apply_early      loads what joins the state's products before the state
+    apply_halved     splits operands for tf32 by itself, in fewer instructions
+    commit_heads     V-heads of a program, and
+    commit_v         rows of the state of each
+    commit_rows      of the path, whose loads go together
+    commit_vector    numbers of the state that a thread moves at a time: 1 or 4
+    commit_backward  sums from the path's end
+    apply_stream, commit_stream: the state is the first that the caches give up
     """
 
     solve_k: int
@@ -28,6 +38,16 @@ class GdnTiles:
     commit_heads: int
     commit_v: int
     commit_warps: int
+    solve_early: int = 0
+    solve_group: int = 0
+    apply_stages: int = 3
+    apply_early: int = 0
+    apply_halved: int = 0
+    apply_stream: int = 0
+    commit_rows: int = 1
+    commit_vector: int = 1
+    commit_backward: int = 0
+    commit_stream: int = 0
 
     @classmethod
     def of(cls, device: torch.device, shape: GdnShape, rows: int) -> GdnTiles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,9 +13,10 @@ import pytest
 import torch
 from conftest import DEVICE
 
-from benchmarks.gpu import kernels, step_time, trace
+from benchmarks.gpu import kernels, step_time, sweep, trace
 from benchmarks.gpu.dims import TINY
-from benchmarks.gpu.kernel_cases import beside_the_spine, cases
+from benchmarks.gpu.kernel_cases import cases
+from benchmarks.gpu.kernel_inputs import beside_the_spine
 from benchmarks.gpu.roofline import Card, Step, Work, works
 from ddtree_ext.core.buffers import TreeBuffers
 
@@ -116,7 +118,13 @@ class TestKernels:
         assert kernels.arguments(["--tiles", "apply_v=16,apply_warps=8"]).tiles == {"apply_v": 16, "apply_warps": 8}
         assert kernels.arguments([]).tiles == {}
 
-    @pytest.mark.parametrize("word", ["apply=16", "apply_v", "apply_v=24", "apply_v=-8", "apply_v=16,"])
+    def test_what_can_be_on_can_be_off_and_attention_has_tiles_too(self) -> None:
+        tiles = kernels.sizes("apply_halved=0,apply_stages=5,attention_keys=32,attention_programs=264")
+        assert tiles == {"apply_halved": 0, "apply_stages": 5, "attention_keys": 32, "attention_programs": 264}
+
+    @pytest.mark.parametrize(
+        "word", ["apply=16", "attention_cost=2", "apply_v", "apply_v=24", "apply_v=-8", "apply_v=16,"]
+    )
     def test_other_tiles_are_refused(self, word: str) -> None:
         with pytest.raises(SystemExit):
             kernels.arguments(["--tiles", word])
@@ -127,6 +135,72 @@ class TestKernels:
         done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines()[-1].endswith("there is none here")
+
+
+class TestSweep:
+    """What is tried writes the same as what is, and the table says so. On the interpreter its times mean nothing."""
+
+    WORDS = (
+        "--device",
+        "cpu",
+        "--preset",
+        "tiny",
+        "--sizes",
+        "2x7",
+        "--context",
+        "20",
+        "--path",
+        "4",
+        "--samples",
+        "1",
+    )
+
+    def test_every_kernel_is_tried_and_the_fastest_is_marked(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        settings = (
+            "--settings",
+            "commit_backward=1,apply_halved=1,solve_early=1",
+            "--out",
+            str(tmp_path / "sweep.json"),
+        )
+        with torch.random.fork_rng():
+            assert sweep.main([*self.WORDS, *settings]) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if " 2x7 " in line]
+        assert [line.split()[0] for line in lines] == [kernel for kernel in sweep.CANDIDATES for _ in range(2)]
+        assert sum("*" in line for line in lines) == len(sweep.CANDIDATES)
+        trials = json.loads((tmp_path / "sweep.json").read_text())["trials"]
+        assert [trial["error"] for trial in trials] == [""] * len(trials)
+        assert all(trial["differs"] < 1e-5 for trial in trials)
+
+    def test_all_candidates_are_settings(self) -> None:
+        assert all(kernels.sizes(setting) for settings in sweep.CANDIDATES.values() for setting in settings)
+
+    def test_one_that_fails_or_writes_something_else_is_never_the_fastest(self) -> None:
+        right = sweep.Trial("k", "1x3", "", median=9.0)
+        wrong = sweep.Trial("k", "1x3", "a=1", median=1.0, differs=0.5)
+        broken = sweep.Trial("k", "1x3", "a=2", error="out of resource")
+        undefined = sweep.Trial("k", "1x3", "a=3", median=1.0, differs=float("nan"))
+        assert sweep.fastest([wrong, broken, undefined, right]) is right
+        assert sweep.fastest([broken]) is None
+        assert "out of resource" in sweep.table([broken, right])
+
+    def test_settings_are_ordered_by_their_share_of_the_own_setting_over_all_sizes(self) -> None:
+        own = [sweep.Trial("k", "1x3", "", median=10.0), sweep.Trial("k", "8x3", "", median=100.0)]
+        half = [sweep.Trial("k", "1x3", "a=1", median=5.0), sweep.Trial("k", "8x3", "a=1", median=60.0)]
+        partly = [sweep.Trial("k", "1x3", "a=2", median=1.0), sweep.Trial("k", "8x3", "a=2", error="no room")]
+        lines = sweep.over_all_sizes([*own, *half, *partly]).splitlines()
+        assert [line.split()[1] for line in lines] == ["0.550", "1.000"]
+
+    @pytest.mark.parametrize("words", [["--kernels", "conv_tree"], ["--settings", "commit=8"]])
+    def test_what_cannot_be_tried_is_refused(self, words: list[str]) -> None:
+        with pytest.raises(SystemExit):
+            sweep.arguments(words)
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+    def test_without_a_gpu_it_says_so(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert sweep.main([]) == 2
+        assert "there is none here" in capsys.readouterr().err
 
 
 class TestCases:

@@ -12,7 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHARED_MEMORY = 99 << 10  # what a block may use on sm_86; sm_90 has more
-KERNELS = {"conv_tree_kernel", "solve_tree_kernel", "apply_tree_kernel", "gated_norm_kernel", "commit_tree_kernel"}
+KERNELS = {
+    "conv_tree_kernel",
+    "solve_tree_kernel",
+    "solve_group_kernel",
+    "apply_tree_kernel",
+    "gated_norm_kernel",
+    "commit_tree_kernel",
+}
 
 Line = dict[str, str | int]
 
