@@ -6,10 +6,11 @@ import tomllib
 from difflib import get_close_matches
 from pathlib import Path
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from deployer.checkpoint.shapes import Dimensions
 from deployer.errors import UsageError
+from deployer.inventory.load import validated
 from deployer.inventory.model import Section
 
 BUNDLED = Path(__file__).parent / "profiles"
@@ -70,24 +71,10 @@ def bundled() -> dict[str, Path]:
 def load(reference: str) -> Profile:
     """A profile by bundled name or by its TOML file's path.
 
-    Raises UsageError when there is none or it contradicts itself.
+    Raises UsageError when there is none, when it cannot be read, or when it contradicts itself.
     """
     path = Path(reference) if reference.endswith(".toml") else bundled().get(reference)
     if path is None or not path.is_file():
         near = get_close_matches(reference, bundled(), n=1) or list(bundled())
         raise UsageError(f"no such profile: {reference}", where="drafter.profile", remedy=f"known: {', '.join(near)}")
-    try:
-        return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        what = f"the profile cannot be read: {error.strerror}"
-        raise UsageError(what, where=str(path), remedy="see its owner and mode (ls -l)") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"not text in UTF-8: {error}", where=str(path), remedy="mend the profile") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"not valid TOML: {error}", where=str(path), remedy="mend the profile") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UsageError(
-            f"profile: {key + ': ' if key else ''}{first['msg']}", where=str(path), remedy="mend the profile"
-        ) from error
+    return validated(Profile, path)

@@ -38,7 +38,7 @@ _ALL: Tables = {Inventory: tuple(dict.fromkeys(table.first for table in tables(I
 
 READS: Mapping[str, Tables] = {
     "check": {Inventory: (*_REACH, "checks", *_ENGINE)},
-    "doctor": {Inventory: (*_REACH, "checks", *_MODELS, *_ASKED)},
+    "doctor": {Inventory: (*_REACH, "checks", *_ENGINE)},
     "push": {Inventory: (*_CHANGE, *_MODELS)},
     "install": {Inventory: (*_CHANGE, *_ASKED)},
     "serve": {Inventory: (*_CHANGE, *_ENGINE), **_TRAFFIC},

@@ -94,10 +94,12 @@ def _ended() -> tuple[Exit, DeployError | None]:
         return Exit.USAGE, _misused(error)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED, _cut()
+    except SystemExit as ended:  # rich and typer make a bare 1 of a pipe that broke: that is a bug's number here
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        return _failed(ended.__context__)
     except Exception as error:
-        if isinstance(error, OSError) and not report.verb:  # before a verb begins, only help and version are printed
-            return _said(lost("stdout", error))
-        return _bug(error)
+        return _failed(error)
     code = Exit(returned) if isinstance(returned, int) else Exit.OK
     return code, _cut() if code is Exit.INTERRUPTED and not report.fleet else None
 
@@ -108,8 +110,13 @@ def _said(error: DeployError) -> tuple[Exit, DeployError]:
     return error.exit_code, error
 
 
+def _failed(error: Exception) -> tuple[Exit, DeployError]:
+    """What no verb makes a sentence of. Before a verb begins, only help and version are printed."""
+    return _said(lost("stdout", error)) if isinstance(error, OSError) and not report.verb else _bug(error)
+
+
 def _bug(error: Exception) -> tuple[Exit, DeployError]:
-    traceback.print_exc()
+    traceback.print_exception(error)
     what = f"a bug: {type(error).__name__}"
     return Exit.UNEXPECTED, DeployError(what, where="this program", remedy="report it with the traceback")
 

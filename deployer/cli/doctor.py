@@ -47,9 +47,10 @@ def visits(inventory: Inventory) -> Iterator[Section]:
     try:
         hops = () if choices.local else resolve(inventory.ssh)
     except DeployError as error:
-        yield "this machine", (*laptop_findings(laptop.read(inventory, ()), inventory), _failed("way", error))
+        here = laptop_findings(laptop.read(inventory, ()), inventory)
+        yield "this machine", (*here, *_unsound(inventory), _failed("way", error))
         return
-    yield "this machine", tuple(laptop_findings(laptop.read(inventory, hops), inventory))
+    yield "this machine", (*laptop_findings(laptop.read(inventory, hops), inventory), *_unsound(inventory))
     beneath: list[Proxmox] = []
     before = hops if inventory.pct else hops[:-1]
     for number, hop in enumerate(before):
@@ -59,6 +60,17 @@ def visits(inventory: Inventory) -> Iterator[Section]:
             return
         beneath.append(seen)
     yield f"box {_box_name(inventory, hops)}", _box(inventory, beneath)
+
+
+def _unsound(inventory: Inventory) -> tuple[Finding, ...]:
+    """What `serve` would refuse before it asks the host: here it hides nothing that comes after."""
+    from deployer.serve import sound
+
+    try:
+        sound.service(inventory)
+    except DeployError as error:
+        return (_failed("inventory", error),)
+    return ()
 
 
 def _jump(inventory: Inventory, number: int, hop: Hop) -> tuple[Finding, Proxmox | None]:

@@ -113,7 +113,7 @@ def _toml(text: str, path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"not valid TOML: {error}", where=str(path), remedy="mend the file at that line") from error
     except RecursionError:
-        what = "brackets lie in brackets deeper than any inventory needs"
+        what = "brackets lie in brackets deeper than any such file needs"
         raise UsageError(what, where=str(path), remedy="mend the file") from None
 
 
@@ -137,7 +137,10 @@ def _problem(location: tuple[int | str, ...], kind: str, message: str, model: ty
         return f"unknown key {key}", f"did you mean {near[0]}?" if near else f"known keys there: {', '.join(known)}"
     if kind == "missing":
         return f"key {key} is missing", f"add {key}"
-    return f"{key}: {message.removeprefix('Value error, ')}", f"correct {key}"
+    said = message.removeprefix("Value error, ")
+    if not key:  # what several keys say together
+        return said, "make its keys agree"
+    return f"{key}: {said}", f"correct {key}"
 
 
 def _section_of(location: tuple[int | str, ...], model: type[BaseModel]) -> type[BaseModel]:

@@ -14,8 +14,8 @@ from calling import Caller, write_inventory
 from material import REPOSITORY
 from pydantic import ValidationError
 
-from deployer.cli import host
-from deployer.errors import Exit, UsageError
+from deployer.cli import doctor, host
+from deployer.errors import Exit, PreflightError, UsageError
 from deployer.inventory.load import load
 from deployer.inventory.model import TreeOptions
 from deployer.serve import sound
@@ -45,6 +45,11 @@ MISSING: dict[str, tuple[dict[str, Any], str]] = {
 
 class Asked(Exception):
     """The host would have been asked."""
+
+
+def away(*_: object, **__: object) -> None:
+    """In place of the way to a host."""
+    raise PreflightError("it is away", where="the box", remedy="switch it on")
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +94,30 @@ def test_a_secret_that_is_not_on_this_machine_is_found_before_the_host_is_asked(
     called = call(verb, written(tmp_path, {"serve": {"served_model_name": "m", "secrets": secrets}}))
     assert called.code == Exit.USAGE
     assert says in called.stderr
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_doctor_finds_it_on_this_machine_and_goes_on_to_the_box(
+    wrong: str, tmp_path: Path, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "opened", away)
+    changes, says = WRONG[wrong]
+    called = call("--local", "doctor", written(tmp_path, changes))
+    said = " ".join(called.stdout.split())
+    loaded = "it is away" in said  # what no file may say at all ends before there is anything to look at
+    assert called.code == (Exit.PREFLIGHT if loaded else Exit.USAGE)
+    assert says in (said if loaded else called.stderr)
+
+
+def test_doctor_finds_a_missing_secret_which_push_and_install_do_not_need(
+    tmp_path: Path, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "opened", away)
+    serve = {"served_model_name": "m", "secrets": {"VLLM_API_KEY": {"env": UNSET}}}
+    path = written(tmp_path, {"serve": serve})
+    assert f"${UNSET}" in " ".join(call("--local", "doctor", path).stdout.split())
+    for verb in ("push", "install"):
+        assert "Asked" in call(verb, path).stderr, verb
 
 
 def test_who_validates_a_file_need_not_have_its_secrets_and_their_names_are_looked_at(

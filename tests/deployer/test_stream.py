@@ -87,6 +87,12 @@ def test_what_only_shows_something_ends_without_a_word(box: Path) -> None:
     assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "")
 
 
+@pytest.mark.parametrize("words", ["--help", "check --help", "bench --help", "inventory", "--version"])
+def test_so_do_help_and_version(words: str) -> None:
+    done = without_reader(*words.split())
+    assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "")
+
+
 def test_several_hosts_go_on_as_well(box: Path, tmp_path: Path) -> None:
     done = without_reader("--local", "push", "--on", str(box))
     assert (tmp_path / "root/models/tiny-hybrid/config.json").is_file()
