@@ -121,12 +121,13 @@ def test_an_answer_ends_where_the_models_length_does() -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_spine_accepts_step_by_step_what_stock_accepts(pair: str) -> None:
-    """From every state both arms reach, the same number; they differ in bfloat16 alone, so a drafter's near tie may part them.
-
-    Other attention under the target, and on a hybrid stock's CPU op that gates in bfloat16.
+    """In float32 the same number at every step. In bfloat16, from every state both arms reach, but that a drafter's near tie
+    may part them: other attention under the target, and on a hybrid stock's CPU op that gates in bfloat16.
     """
     spine, chain = arms.spine(pair), arms.chain(pair)
     assert spine.tokens == chain.tokens
+    if arms.exact(pair):
+        assert spine.gains == chain.gains
     compared = excuses = 0
     for index, prompt in enumerate(arms.SINGLES):
         ours, stock = steps_by_base(spine.gains[index][0]), steps_by_base(chain.gains[index][0])
@@ -147,7 +148,10 @@ def test_a_spine_accepts_step_by_step_what_stock_accepts(pair: str) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_tree_accepts_never_less_than_the_chain_and_more_in_total(pair: str) -> None:
-    """From the same state, a step gains at least the chain's tokens; a request's last step is cut by max_tokens."""
+    """From the same state, a step gains at least the chain's tokens; a request's last step is cut by max_tokens.
+
+    In bfloat16, but for a drafter's near tie.
+    """
     compared = more = excuses = 0
     for index, prompt in enumerate(arms.SINGLES):
         chain_steps = steps_by_base(arms.chain(pair).gains[index][0])
@@ -156,6 +160,7 @@ def test_a_tree_accepts_never_less_than_the_chain_and_more_in_total(pair: str) -
             tree, chain = tree_steps[base], chain_steps[base]
             if tree < chain:
                 excuses += 1
+                assert not arms.exact(pair), (index, base)
                 assert tree_may_stop(pair, prompt, arms.chain(pair).tokens[index][0], base, tree - 1), (index, base)
             compared, more = compared + 1, more + (tree > chain)
     assert compared > 20
@@ -171,6 +176,8 @@ def test_a_tree_accepts_never_less_than_the_chain_and_more_in_total(pair: str) -
 def test_seeded_sampling_repeats_plain_decoding(pair: str) -> None:
     """Draw by draw: the noise of a position is the same. Where two tokens' scores nearly tie, bf16's noise may decide."""
     ours, plain = arms.tree(pair).tokens[arms.SEEDED], arms.plain(pair).tokens[arms.SEEDED]
+    if arms.exact(pair):
+        assert ours == plain
     agreed = [
         sum(1 for _ in takewhile(lambda ab: ab[0] == ab[1], zip(a, b, strict=True)))
         for a, b in zip(ours, plain, strict=True)
@@ -182,10 +189,10 @@ def test_seeded_sampling_repeats_plain_decoding(pair: str) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_scores_are_those_of_the_accepted_path(pair: str) -> None:
-    """Each token's logprob is the plain run's, within bf16's noise."""
+    """Each token's logprob is the plain run's, within the noise of its precision."""
     ours, plain = (answer(pair).logprobs[arms.SCORED][0] for answer in (arms.tree, arms.plain))
     assert len(ours) == len(plain) == 24
-    assert ours == pytest.approx(plain, abs=0.15)
+    assert ours == pytest.approx(plain, abs=2e-3 if arms.exact(pair) else 0.15)
     assert_trees_worked(arms.tree(pair), [arms.SCORED])
 
 
