@@ -1,11 +1,11 @@
-"""A fetched model under the checks of a pushed one: the host says what its files begin with, and of a drafter where they are
-zeros; the laptop judges.
+"""A fetched model under the checks of a pushed one: the host says what its files begin with and where they are zeros; the
+laptop judges.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,16 @@ def check(transport: Transport, layout: Layout, request: Request, model: Model) 
     )
     model_folder.refuse(damaged, where, remedy)
     contents = {name: json.loads(text) for name, text in answer["texts"].items()}
-    model_folder.refuse(model_folder.problems(names, _headers(answer["weights"]), contents), where, remedy)
+    headers = _headers(answer["weights"])
+    model_folder.refuse(model_folder.problems(names, headers, contents), where, remedy)
+    model_folder.refuse(tuple(_damage(transport, headers, weights)), where, remedy)
+
+
+def _damage(transport: Transport, headers: Mapping[str, Header], weights: Mapping[str, str]) -> Iterator[str]:
+    """What only a look at every byte shows; all of it is read."""
+    for name, found in headers.items():
+        runs = There(transport, weights[name]).pages()
+        yield from (f"{name}: {problem}" for problem in zeros.in_any(found, runs))
 
 
 def _headers(weights: Mapping[str, list[Any]]) -> dict[str, Header]:

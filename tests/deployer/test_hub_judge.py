@@ -1,9 +1,10 @@
-"""A drafter that the host fetched is judged as one that is pushed: the same damage, the same words. The host is this
-machine, its programs are the real ones; nothing is fetched here.
+"""A drafter or target that the host fetched is judged as one that is pushed: the same damage, the same words. The host is
+this machine, its programs are the real ones; nothing is fetched here.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,15 +12,15 @@ from pathlib import Path
 
 import pytest
 from fakes import FakeTransport
-from material import TINY_PROFILE, inventory_for, write_checkpoint
+from material import TINY_PROFILE, inventory_for, write_checkpoint, write_model
 
-from deployer.checkpoint import header, remote_zeros, shapes
+from deployer.checkpoint import header, model_folder, remote_zeros, shapes
 from deployer.checkpoint.profiles import Profile
 from deployer.checkpoint.validate import examined
 from deployer.errors import PreflightError, TransferError
 from deployer.hub import judge
 from deployer.hub.request import request
-from deployer.inventory.model import Drafter, Hub
+from deployer.inventory.model import Drafter, Hub, Inventory
 from deployer.plan.layout import Layout
 from deployer.push.digest import call
 from deployer.push.model import WEIGHTS, Blob, Model
@@ -28,12 +29,13 @@ from deployer.transport.base import Result
 from deployer.transport.local import LocalTransport
 
 Damage = Callable[[Path], None]
+HUB = Hub(repo="owner/Tiny", endpoint="http://127.0.0.1:9")
 
 
-def half(file: Path) -> None:
-    """What a copy that did not finish leaves in a file that was given its size before."""
+def half(file: Path, of: int = 2) -> None:
+    """What a copy that did not finish leaves in a file that was given its size before: a half, or another part, is there."""
     data = file.read_bytes()
-    file.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    file.write_bytes(data[: len(data) // of] + bytes(len(data) - len(data) // of))
 
 
 def page(file: Path) -> None:
@@ -63,15 +65,30 @@ def other(file: Path) -> None:
 
 def judged(folder: Path, checkpoint: Path) -> None:
     """It lies in the host's store, as after a fetch."""
-    asked = Drafter(hub=Hub(repo="owner/Tiny", endpoint="http://127.0.0.1:9"), profile=str(TINY_PROFILE))
+    asked = Drafter(hub=HUB, profile=str(TINY_PROFILE))
     inventory = inventory_for(folder, folder / "none").model_copy(update={"drafter": asked})
-    wanted, layout = request(inventory, "drafter"), Layout.of(inventory)
+    in_store(inventory, "drafter", (Blob.here(WEIGHTS, checkpoint),))
+
+
+def judged_target(folder: Path, published: Path) -> None:
+    """Its whole folder lies in the host's store, as after a fetch."""
+    inventory = inventory_for(folder, folder / "none")
+    asked = inventory.target.model_copy(update={"hub": HUB})
+    files = sorted(path for path in published.iterdir())
+    in_store(
+        inventory.model_copy(update={"target": asked}), "target", tuple(Blob.here(path.name, path) for path in files)
+    )
+
+
+def in_store(inventory: Inventory, kind: str, blobs: tuple[Blob, ...]) -> None:
+    wanted, layout = request(inventory, kind), Layout.of(inventory)
     assert wanted is not None
-    blob = Blob.here(WEIGHTS, checkpoint)
-    model = Model("drafter", wanted.slug, (blob,), wanted.texts)
-    (stored,) = (Path(path) for path in places(layout, model).values())
-    stored.parent.mkdir(parents=True)
-    checkpoint.rename(stored)
+    model = Model(kind, wanted.slug, blobs, wanted.texts)
+    for blob in blobs:
+        assert blob.source is not None
+        stored = Path(places(layout, model)[blob.sha256])
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(blob.source, stored)
     judge.check(LocalTransport(), layout, wanted, model)
 
 
@@ -98,6 +115,18 @@ def test_the_damage_of_a_fetched_one_is_named_as_that_of_a_pushed_one(
 
 def test_a_whole_one_passes(tmp_path: Path, drafter: Path) -> None:
     judged(tmp_path, drafter)
+    judged_target(tmp_path / "target", write_model(tmp_path / "published"))
+
+
+def test_a_fetched_targets_shard_that_ends_in_zeros_is_named_as_that_of_a_pushed_one(tmp_path: Path) -> None:
+    published = write_model(tmp_path / "published")
+    half(published / "model-00002-of-00003.safetensors", of=4)
+    with pytest.raises(PreflightError, match=r"model-00002-of-00003\.safetensors: .*up_proj\.weight: bytes") as pushed:
+        model_folder.validated(published)
+    with pytest.raises(PreflightError) as fetched:
+        judged_target(tmp_path / "host", published)
+    assert fetched.value.what == pushed.value.what
+    assert "/owner/Tiny/discussions" in fetched.value.remedy
 
 
 def test_the_host_reads_the_ends_of_the_tensors_first_and_the_whole_file_only_if_they_are_sound(
