@@ -20,6 +20,7 @@ from vllm.v1.worker.gpu_worker import Worker
 from benchmarks.gpu.acceptance import scores
 from ddtree_ext.core.tree import grow
 from ddtree_ext.engine import model_state, speculator
+from ddtree_ext.engine.draft_topk import Ranked, Ranking
 from ddtree_ext.engine.sampler import TreeSampler
 from ddtree_ext.engine.worker import DDTreeWorker
 
@@ -121,16 +122,21 @@ class ForcedTree:
 
     def init_device(self) -> None:
         model_state.TreeSampler = ForcedTreeSampler  # type: ignore[misc]
-        ranked = speculator.top_logprobs
+        ranked_by = speculator.draft_topk
 
-        def by_law(logits: torch.Tensor, scratch: Any, logprobs: torch.Tensor, ids: torch.Tensor) -> None:
-            ranked(logits, scratch, logprobs, ids)
-            logprobs.copy_(scores)
+        def by_law(model: Any, rows: int, vocabulary: int, k: int, device: torch.device) -> Ranking:
+            ranked = ranked_by(model, rows, vocabulary, k, device)
+            scores = torch.from_numpy(law(k)).to(device)  # now: a graph's capture takes no copy
 
-        speculator.top_logprobs = by_law
+            def scored(hidden: torch.Tensor) -> Ranked:
+                logprobs, ids = ranked(hidden)
+                logprobs.copy_(scores)
+                return logprobs, ids
+
+            return scored
+
+        speculator.draft_topk = by_law
         super().init_device()  # type: ignore[misc]
-        drafter = self.model_runner.speculator
-        scores = torch.from_numpy(law(drafter.topk)).to(drafter.device)  # now: a graph's capture takes no copy
 
     def force(self, length: float) -> tuple[float, float]:
         """Nodes that will be accepted on the average, and their share off the spine."""

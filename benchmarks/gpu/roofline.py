@@ -179,12 +179,16 @@ def _draft(dims: Dims, step: Step) -> Iterator[Work]:
 
 
 def _grow(dims: Dims, step: Step) -> Iterator[Work]:
-    """The drafter's best tokens, and the next tree. The logits of all ranks are gathered: every rank has the vocabulary."""
+    """The drafter's best tokens, each rank's of its shard of the vocabulary, and the next tree, which every rank grows."""
     drafted, tree = step.batch * DRAFTER_WIDTH, step.batch * step.rows
-    logits, chunks = drafted * dims.vocabulary, drafted * -(-dims.vocabulary // CHUNK)
+    shard = dims.vocabulary // step.ranks
+    logits, chunks = drafted * shard, drafted * -(-shard // CHUNK)
     candidates, best = chunks * (RANKS * 8 + 2 * WIDE), drafted * RANKS * (4 + 8)
     # Of each logit: its distance to the maximum, one exponential, the sum, the new maximum.
     yield Work("topk, chunks", 1, logits * ACTIVATION + candidates, fp32=logits * 6)
+    if step.ranks > 1:
+        yield Work("topk, narrow", 1, candidates + drafted * (RANKS + 1) * 8)
+        candidates = step.ranks * drafted * (RANKS + 1) * 8
     yield Work("topk, merge", 1, candidates + best)
     yield Work("build_trees", 1, best + tree * (8 + 4 + 4 + 8))
 

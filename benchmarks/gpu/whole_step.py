@@ -201,7 +201,10 @@ def _elementwise(dims: Dims, rows: int, drafted: int, machine: Machine) -> float
 
 
 def _bus(dims: Dims, arm: Arm, batch: int, machine: Machine) -> float:
-    """All-reduces after the embedding and twice a layer, of both models, and the other ranks' logits of every row."""
+    """All-reduces after the embedding and twice a layer, of both models, and the other ranks' logits of every row verified.
+
+    Of a drafted position candidates alone are exchanged: by our top-k, and by stock's chain with use_local_argmax_reduction.
+    """
     if machine.bus is None or machine.ranks == 1:
         return 0.0
     rows, drafted = batch * (arm.tokens + 1), batch * (arm.width + 1)
@@ -212,6 +215,5 @@ def _bus(dims: Dims, arm: Arm, batch: int, machine: Machine) -> float:
     if arm.width:
         reductions = 2 * dims.drafter_layers + 1
         moved += 2 * others * reductions * drafted * hidden
-        moved += others * batch * arm.width * dims.vocabulary * ACTIVATION
         collectives += reductions + 1
     return collectives * machine.bus.latency + moved / machine.bus.rate

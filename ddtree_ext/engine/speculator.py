@@ -9,12 +9,11 @@ import torch
 from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.worker.gpu.spec_decode.dflash.speculator import DFlashSpeculator
 
+from ddtree_ext.engine.draft_topk import Ranking, draft_topk
 from ddtree_ext.engine.options import DDTreeOptions, drafter_width, node_budget
 from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.build import build_trees
 from ddtree_ext.kernels.gather import RowPointers, gather_rows
-from ddtree_ext.kernels.topk import top_logprobs
-from ddtree_ext.kernels.topk_scratch import TopkScratch
 
 
 class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
@@ -35,12 +34,15 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
         narrow.speculative_config.num_speculative_tokens_per_batch_size = None
         super().__init__(narrow, device)
         self.topk = min(DDTreeOptions.from_config(vllm_config).topk, self.budget, self.vocab_size)
-        drafted = self.max_num_reqs * self.num_speculative_steps
-        self._scratch = TopkScratch.allocate(drafted, self.vocab_size, self.topk, device)
-        self._logprobs = torch.zeros(drafted, self.topk, dtype=torch.float32, device=device)
-        self._ids = torch.zeros(drafted, self.topk, dtype=torch.int64, device=device)
+        self._ranked: Ranking | None = None
         self._step: VerifyStep | None = None
         self._pointers: RowPointers | None = None
+
+    def load_model(self, target_model: Any) -> None:
+        """The drafter has the target's head from here on, and is known to have it whole or in shards."""
+        super().load_model(target_model)
+        drafted = self.max_num_reqs * self.num_speculative_steps
+        self._ranked = draft_topk(self.model, drafted, self.vocab_size, self.topk, self.device)
 
     def set_attn(self, model_state: Any, *args: Any, **kwargs: Any) -> None:
         """The KV cache exists: from here on each draft pass grows trees in the model state's step."""
@@ -65,11 +67,10 @@ class TreeSpeculator(DFlashSpeculator):  # type: ignore[misc]
             num_tokens_padded, attn_metadata, slot_mappings, num_tokens_across_dp, cudagraph_runtime_mode
         )
         drafted = num_reqs * self.num_speculative_steps
-        logits = self.compute_draft_logits(hidden[self.sample_indices[:drafted]], 0)
+        assert self._ranked is not None, "the drafter is not loaded"
+        logprobs, ids = self._ranked(hidden[self.sample_indices[:drafted]])
         if self._step is None:  # memory profiling, before the KV cache exists
             return
-        logprobs, ids = self._logprobs[:drafted], self._ids[:drafted]
-        top_logprobs(logits, self._scratch, logprobs, ids)
         slots = self.sample_idx_mapping[: drafted : self.num_speculative_steps].contiguous()
         shape = (num_reqs, self.num_speculative_steps, self.topk)
         build_trees(

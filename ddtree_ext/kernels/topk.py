@@ -3,11 +3,11 @@
 A chunk of the vocabulary is read as tiles. Element j of all its tiles is column j; a lane keeps its columns' maxima, the
 tiles where they stand, and running sums of exponentials. The k largest elements of a chunk stand in the k columns of the
 largest maxima, so only those are looked at again, from the cache: no sort, no threshold, no branch on data. A second
-launch merges the candidates and the sums of the chunks.
+launch (topk_merge.py) merges the candidates and the sums of the chunks.
 
 What is compared are integer keys: the value, made orderable, above the complemented id. So all keys of a row differ, and
-of equal values the smaller id comes first. Candidates carry their ids, and chunks their own maximum and sum: chunks of
-other ranks could be merged beside them.
+of equal values the smaller id comes first. Candidates carry their ids, and chunks their own maximum and sum: those of
+other ranks' shards of the vocabulary are merged in the same way.
 """
 
 from __future__ import annotations
@@ -16,44 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ddtree_ext.kernels.topk_scratch import MERGE_WARPS, TopkScratch
-
-LEAST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
-"""float32's lowest number: where a maximum begins, for -inf - -inf must not arise."""
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _packed(value: tl.tensor, below: tl.tensor, BITS: tl.constexpr, DTYPE: tl.constexpr) -> tl.tensor:
-    """Integers of 2 BITS bits that order as (value, smaller `below` first). The value is one of DTYPE's, of BITS bits."""
-    SIGNED: tl.constexpr = tl.int16 if BITS == 16 else tl.int32
-    KEY: tl.constexpr = tl.int32 if BITS == 16 else tl.int64
-    bits = tl.where(value == 0.0, 0.0, value).to(DTYPE).to(SIGNED, bitcast=True).to(KEY)  # -0.0 equals 0.0
-    bits = tl.where(bits < 0, bits ^ ((1 << (BITS - 1)) - 1), bits)
-    return (bits << BITS) | (((1 << BITS) - 1) - below.to(KEY))
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _unpacked(key: tl.tensor, BITS: tl.constexpr, DTYPE: tl.constexpr) -> tl.tensor:
-    """(value as float32, `below` as int32) of a key."""
-    SIGNED: tl.constexpr = tl.int16 if BITS == 16 else tl.int32
-    bits = key >> BITS
-    bits = tl.where(bits < 0, bits ^ ((1 << (BITS - 1)) - 1), bits)
-    below = ((1 << BITS) - 1) - (key & ((1 << BITS) - 1))
-    return bits.to(SIGNED).to(DTYPE, bitcast=True).to(tl.float32), below.to(tl.int32)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _largest(
-    keys: tl.tensor, LOWEST: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr, K: tl.constexpr
-) -> tl.tensor:
-    """[ROWS, K]: the RANKS largest keys of every row [ROWS, N], descending, then LOWEST. Keys above LOWEST differ."""
-    rank = tl.arange(0, K)[None, :]
-    found = tl.full([ROWS, K], LOWEST, keys.dtype)
-    for r in tl.range(0, RANKS):
-        top = tl.max(keys, 1)[:, None]
-        found = tl.where(rank == r, top, found)
-        keys = tl.where(keys == top, LOWEST, keys)
-    return found
+from ddtree_ext.kernels.topk_merge import LEAST, largest, merge_chunks, packed, unpacked
+from ddtree_ext.kernels.topk_scratch import TopkScratch
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -78,6 +42,7 @@ def _chunk_kernel(
     total_ptr: tl.tensor,
     rows: tl.tensor,
     logits_row: tl.tensor,
+    first_id: tl.tensor,
     V: tl.constexpr,
     ROWS: tl.constexpr,
     RANKS: tl.constexpr,
@@ -120,54 +85,18 @@ def _chunk_kernel(
     tl.store(total_ptr + at, summed, mask=row < rows)
 
     best = tl.where(total > 0.0, best, float("-inf"))  # a column of masked tokens: its first tile stands for it
-    keys = tl.where(start + column < V, _packed(best, from_tile * BLOCK + column, BITS, DTYPE), LOWEST)
-    keys = _largest(keys, LOWEST, ROWS, RANKS, K)
+    keys = tl.where(start + column < V, packed(best, from_tile * BLOCK + column, BITS, DTYPE), LOWEST)
+    keys = largest(keys, LOWEST, ROWS, RANKS, K)
     if TILES > 1:  # these are the columns; now their elements
-        _, local = _unpacked(keys, BITS, DTYPE)
+        _, local = unpacked(keys, BITS, DTYPE)
         local = (local % BLOCK)[:, :, None] + (tl.arange(0, TILES) * BLOCK)[None, None, :]
         here = (keys > LOWEST)[:, :, None] & (start + local < V) & (row < rows)[:, :, None]
         value = tl.load(logits_ptr[:, :, None] + local, mask=here, other=float("-inf")).to(tl.float32)
-        keys = tl.where(here, _packed(value, local, BITS, DTYPE), LOWEST)
-        keys = _largest(tl.reshape(keys, [ROWS, K * TILES]), LOWEST, ROWS, RANKS, K)
-    value, local = _unpacked(keys, BITS, DTYPE)
-    wide = tl.where(keys > LOWEST, _packed(value, start + local, 32, tl.float32), LOWEST_WIDE)
+        keys = tl.where(here, packed(value, local, BITS, DTYPE), LOWEST)
+        keys = largest(tl.reshape(keys, [ROWS, K * TILES]), LOWEST, ROWS, RANKS, K)
+    value, local = unpacked(keys, BITS, DTYPE)
+    wide = tl.where(keys > LOWEST, packed(value, first_id + start + local, 32, tl.float32), LOWEST_WIDE)
     tl.store(keys_ptr + at * K + tl.arange(0, K)[None, :], wide, mask=row < rows)
-
-
-@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
-def _merge_kernel(
-    keys_ptr: tl.tensor,
-    high_ptr: tl.tensor,
-    total_ptr: tl.tensor,
-    logprobs_ptr: tl.tensor,
-    ids_ptr: tl.tensor,
-    rows: tl.tensor,
-    CHUNKS: tl.constexpr,
-    CHUNKS_SIDE: tl.constexpr,
-    ROWS: tl.constexpr,
-    RANKS: tl.constexpr,
-    K: tl.constexpr,
-) -> None:
-    LOWEST: tl.constexpr = -(1 << 63)
-    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
-    chunk = tl.arange(0, CHUNKS_SIDE)[None, :]
-    here = (row < rows) & (chunk < CHUNKS)
-    highs = tl.load(high_ptr + row * CHUNKS + chunk, mask=here, other=LEAST)
-    totals = tl.load(total_ptr + row * CHUNKS + chunk, mask=here, other=0.0)
-    high = tl.max(highs, 1)[:, None]
-    total = tl.sum(totals * tl.exp(highs - high), 1)[:, None]
-
-    candidate = tl.arange(0, CHUNKS_SIDE * K)[None, :]
-    here = (row < rows) & (candidate < CHUNKS * K)
-    keys = tl.load(keys_ptr + row * (CHUNKS * K) + candidate, mask=here, other=LOWEST)
-    if CHUNKS > 1:
-        keys = _largest(keys, LOWEST, ROWS, RANKS, K)
-    value, token = _unpacked(keys, 32, tl.float32)
-    logprob = (value - high) - tl.log(tl.where(total > 0.0, total, 1.0))  # no sum: all is masked
-    rank = tl.arange(0, K)[None, :]
-    here = (row < rows) & (rank < RANKS)
-    tl.store(logprobs_ptr + row * RANKS + rank, logprob, mask=here)
-    tl.store(ids_ptr + row * RANKS + rank, token.to(tl.int64), mask=here)
 
 
 def top_logprobs(logits: torch.Tensor, scratch: TopkScratch, logprobs: torch.Tensor, ids: torch.Tensor) -> None:
@@ -178,6 +107,12 @@ def top_logprobs(logits: torch.Tensor, scratch: TopkScratch, logprobs: torch.Ten
     logprobs: [L, k] float32; ids: [L, k] int64; both contiguous, k the scratch's ranks
     Raises ValueError on shapes or types that do not fit.
     """
+    read_chunks(logits, scratch)
+    merge_chunks(logits.shape[0], scratch, logprobs, ids)
+
+
+def read_chunks(logits: torch.Tensor, scratch: TopkScratch) -> None:
+    """The first launch: what each chunk of the vocabulary has, into the scratch. Logits as for top_logprobs."""
     rows, vocabulary = logits.shape
     if vocabulary != scratch.vocabulary or rows > scratch.keys.shape[0]:
         most = f"at most {scratch.keys.shape[0]} rows of {scratch.vocabulary}"
@@ -193,6 +128,7 @@ def top_logprobs(logits: torch.Tensor, scratch: TopkScratch, logprobs: torch.Ten
         scratch.total,
         rows,
         logits.stride(0),
+        scratch.first,
         V=vocabulary,
         ROWS=at_once,
         RANKS=scratch.ranks,
@@ -201,29 +137,4 @@ def top_logprobs(logits: torch.Tensor, scratch: TopkScratch, logprobs: torch.Ten
         TILES=scratch.tiles,
         BITS=8 * logits.element_size(),
         num_warps=scratch.warps,
-    )
-    merge_chunks(rows, scratch, logprobs, ids)
-
-
-def merge_chunks(rows: int, scratch: TopkScratch, logprobs: torch.Tensor, ids: torch.Tensor) -> None:
-    """The second launch: of what the scratch holds of the first `rows` rows, whichever rank's chunks these are."""
-    for name, tensor, dtype in (("logprobs", logprobs, torch.float32), ("ids", ids, torch.int64)):
-        if tuple(tensor.shape) != (rows, scratch.ranks) or tensor.dtype != dtype or not tensor.is_contiguous():
-            kind = f"{tuple(tensor.shape)} {tensor.dtype}"
-            raise ValueError(f"{name} is {kind}; it must be a contiguous ({rows}, {scratch.ranks}) {dtype}")
-    _, chunks, side = scratch.keys.shape
-    at_once = scratch.rows_at_once(rows)
-    _merge_kernel[(triton.cdiv(rows, at_once),)](
-        scratch.keys,
-        scratch.high,
-        scratch.total,
-        logprobs,
-        ids,
-        rows,
-        CHUNKS=chunks,
-        CHUNKS_SIDE=triton.next_power_of_2(chunks),
-        ROWS=at_once,
-        RANKS=scratch.ranks,
-        K=side,
-        num_warps=MERGE_WARPS,
     )

@@ -30,6 +30,7 @@ class TopkScratch:
     keys  [L, C, K] int64, the chunk's candidates, descending: value and complemented id; the lowest integer: none
     high  [L, C]    float32, its largest logit
     total [L, C]    float32, its sum of exponentials above that
+    first: the id of the vocabulary's first token: of a rank's shard, where the shard begins
     block, tiles, warps: a chunk is `tiles` tiles of `block` elements, read by `warps` warps
     wide: large tiles and all rows in one program, for Triton's interpreter
     """
@@ -43,6 +44,7 @@ class TopkScratch:
     tiles: int
     warps: int
     wide: bool
+    first: int = 0
 
     @classmethod
     def allocate(
@@ -55,6 +57,7 @@ class TopkScratch:
         block: int | None = None,
         tiles: int | None = None,
         warps: int = WARPS,
+        first: int = 0,
     ) -> TopkScratch:
         """Scratch for at most `rows` rows. `block`, `tiles` (powers of two) and `warps` replace a GPU's.
 
@@ -81,6 +84,7 @@ class TopkScratch:
             tiles=tiles,
             warps=warps,
             wide=wide,
+            first=first,
         )
 
     def rows_at_once(self, rows: int) -> int:

@@ -36,6 +36,7 @@ from ddtree_ext.kernels.count import count_trees
 from ddtree_ext.kernels.gather import RowPointers, gather_rows
 from ddtree_ext.kernels.rows import expand_rows
 from ddtree_ext.kernels.topk import top_logprobs
+from ddtree_ext.kernels.topk_merge import merge_ranks, narrow_chunks
 from ddtree_ext.kernels.topk_scratch import TopkScratch
 from ddtree_ext.kernels.walk import walk_trees
 
@@ -87,6 +88,7 @@ def cases() -> Iterator[Case]:
     )
     for ranks, dtype in ((16, torch.bfloat16), (1, torch.bfloat16), (63, torch.float16), (16, torch.float32)):
         yield topk(ranks, dtype)
+    yield from shards()
 
 
 def attention(
@@ -107,6 +109,15 @@ def topk(ranks: int, dtype: torch.dtype) -> Case:
     scratch = TopkScratch.allocate(15, 248320, ranks, "meta")
     ids = torch.empty(15, ranks, dtype=torch.int64, device="meta")
     return f"{ranks} of {dtype}", partial(top_logprobs, logits, scratch, logprobs, ids), ARCHS
+
+
+def shards() -> Iterator[Case]:
+    """The same of two ranks with half of the vocabulary each."""
+    scratch = TopkScratch.allocate(15, 124160, 16, "meta", first=124160)
+    found = torch.empty(2, 15, 17, dtype=torch.int64, device="meta")
+    logprobs, ids = torch.empty(15, 16, device="meta"), torch.empty(15, 16, dtype=torch.int64, device="meta")
+    yield "16 of a shard", partial(narrow_chunks, 15, scratch, found[0]), ARCHS
+    yield "16 of two ranks", partial(merge_ranks, found, scratch, logprobs, ids), ARCHS
 
 
 def caught(call: Callable[[], None]) -> list[tuple[JITFunction[Any], tuple[Any, ...], dict[str, Any]]]:

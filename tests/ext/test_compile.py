@@ -27,6 +27,7 @@ KERNELS = {
     "_count_kernel",
     "_chunk_kernel",
     "_merge_kernel",
+    "_narrow_kernel",
 }
 
 Line = dict[str, str | int]

@@ -120,11 +120,15 @@ class TestStep:
         assert state < by_kernel["apply_tree"].bytes < 1.5 * state
         assert 2 * state < by_kernel["commit_tree"].bytes < 2.2 * state
 
-    def test_the_top_k_reads_the_vocabulary_once_on_every_rank(self) -> None:
-        """And writes, per 4096 logits, 16 keys of 64 bits, a maximum and a sum."""
-        for ranks in (1, 2):
-            chunks = next(w for w in works(QWEN36_27B, Step(8, 15, 0, ranks=ranks)) if w.kernel == "topk, chunks")
-            assert chunks.bytes == 8 * 15 * (248320 * 2 + 61 * (16 * 8 + 4 + 4))
+    def test_the_top_k_reads_a_ranks_shard_of_the_vocabulary_once(self) -> None:
+        """And writes, per 4096 logits, 16 keys of 64 bits, a maximum and a sum; ranks exchange as much of a row, and no logits."""
+        for ranks, chunks in ((1, 61), (2, 31)):
+            by_kernel = {w.kernel: w for w in works(QWEN36_27B, Step(8, 15, 0, ranks=ranks))}
+            found = 8 * 15 * chunks * (16 * 8 + 4 + 4)
+            assert by_kernel["topk, chunks"].bytes == 8 * 15 * 248320 / ranks * 2 + found
+            assert ("topk, narrow" in by_kernel) == (ranks > 1)
+            merged = found if ranks == 1 else 2 * 8 * 15 * (16 * 8 + 4 + 4)
+            assert by_kernel["topk, merge"].bytes == merged + 8 * 15 * 16 * 12
 
 
 class TestTime:

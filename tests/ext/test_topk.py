@@ -10,7 +10,8 @@ from drafts import DEVICE, POISON
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtree_ext.kernels.topk import merge_chunks, top_logprobs
+from ddtree_ext.kernels.topk import read_chunks, top_logprobs
+from ddtree_ext.kernels.topk_merge import merge_ranks, narrow_chunks
 from ddtree_ext.kernels.topk_scratch import MAX_RANKS, TopkScratch
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -153,19 +154,33 @@ def test_any_cut_of_any_vocabulary(data: st.DataObject, seed: int) -> None:
     assert_right(logits.to(data.draw(st.sampled_from(TYPES))), ranks, scratch)
 
 
-def test_the_merge_takes_the_chunks_of_any_order_and_origin(rng: torch.Generator) -> None:
-    """What one rank finds in its half of a vocabulary, merged with the other's, is what the whole vocabulary gives."""
-    logits = torch.randn(2, 512, generator=rng)
-    halves = [cut(2, 256, 16, 64, 2) for _ in range(2)]
-    for half, scratch in enumerate(halves):
-        found(logits[:, half * 256 : half * 256 + 256], 16, scratch)
-        scratch.keys.sub_(half * 256)  # the complemented ids of the second half's tokens
-    both = cut(2, 512, 16, 64, 2)
-    for name in ("keys", "high", "total"):
-        getattr(both, name).copy_(torch.cat([getattr(s, name) for s in reversed(halves)], 1))
-    logprobs, ids = torch.zeros(2, 16), torch.zeros(2, 16, dtype=torch.int64)
-    merge_chunks(2, both, logprobs, ids)
-    right, order = expected(logits, 16)
+def over_ranks(logits: torch.Tensor, ranks: int, shards: list[int], block: int, tiles: int) -> tuple[torch.Tensor, ...]:
+    """What every one of the ranks finds whose shards of the vocabulary these are, and what is exchanged between them."""
+    rows, merged, first = len(logits), [], 0
+    scratches = []
+    for size in shards:
+        scratches.append(TopkScratch.allocate(rows + 1, size, ranks, DEVICE, block=block, tiles=tiles, first=first))
+        found = torch.full((rows, scratches[-1].keys.shape[2] + 1), POISON, dtype=torch.int64)
+        read_chunks(logits[:, first : first + size], scratches[-1])
+        narrow_chunks(rows, scratches[-1], found)
+        merged.append(found)
+        first += size
+    logprobs, ids = torch.full((rows, ranks), torch.nan), torch.full((rows, ranks), POISON, dtype=torch.int64)
+    merge_ranks(torch.cat(merged).view(len(shards), *merged[0].shape), scratches[0], logprobs, ids)
+    return logprobs, ids
+
+
+@pytest.mark.parametrize("shards", [[509], [254, 255], [300, 209], [160, 160, 160, 29]])
+@pytest.mark.parametrize("ranks", [5, 16])
+def test_ranks_with_shards_of_the_vocabulary_find_what_one_finds_in_all_of_it(
+    rng: torch.Generator, ranks: int, shards: list[int]
+) -> None:
+    """Unequal shards, the last of them smaller than a tile; ties across their border; one without any token that is not masked."""
+    logits = torch.randn(3, 509, generator=rng)
+    logits[1] = logits[1].round()
+    logits[2, : shards[0]] = -torch.inf if len(shards) > 1 else 0.0
+    logprobs, ids = over_ranks(logits, ranks, shards, 64, 2)
+    right, order = expected(logits, ranks)
     assert torch.equal(ids, order)
     torch.testing.assert_close(logprobs, right.float(), rtol=1e-6, atol=2e-6)
 
@@ -195,3 +210,13 @@ class TestRefusals:
             top_logprobs(torch.zeros(2, 40), scratch, logprobs.double(), ids)
         with pytest.raises(ValueError, match="ids is"):
             top_logprobs(torch.zeros(2, 40), scratch, logprobs, ids[:, :2])
+
+    def test_what_ranks_cannot_exchange(self) -> None:
+        scratch, logprobs, ids = cut(2, 40, 3, 16, 2), torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64)
+        for found in (torch.zeros(1, 5).long(), torch.zeros(2, 4).long(), torch.zeros(2, 5).int()):
+            with pytest.raises(ValueError, match=r"must be a contiguous \(2, 5\) int64"):
+                narrow_chunks(2, scratch, found)
+        with pytest.raises(ValueError, match=r"must be \(ranks, rows, 5\) int64"):
+            merge_ranks(torch.zeros(2, 2, 4).long(), scratch, logprobs, ids)
+        with pytest.raises(ValueError, match="logprobs is"):
+            merge_ranks(torch.zeros(2, 1, 5).long(), scratch, logprobs, ids)
