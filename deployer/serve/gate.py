@@ -237,6 +237,10 @@ def crowded(decoding: Decoding, before: Counters, now: Counters, own: int) -> bo
     """Whether requests of `own` tokens together had company, and the table has a number of requests with which nothing
     is drafted.
     """
-    company = now[metrics.GENERATED] - before[metrics.GENERATED] > own
-    company = company or before[metrics.RUNNING] > 0 or now[metrics.RUNNING] > 0
-    return company and any(not tokens for *_, tokens in decoding.table)
+    return accompanied(before, now, own) and any(not tokens for *_, tokens in decoding.table)
+
+
+def accompanied(before: Counters, now: Counters, own: int) -> bool:
+    """Whether others ran beside requests of `own` tokens together."""
+    more = now[metrics.GENERATED] - before[metrics.GENERATED] > own
+    return more or before[metrics.RUNNING] > 0 or now[metrics.RUNNING] > 0

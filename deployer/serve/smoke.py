@@ -14,6 +14,7 @@ from deployer.serve import decoding, gate, metrics
 from deployer.serve.decoding import Decoding
 from deployer.serve.endpoint import Completion
 from deployer.serve.gate import Clock, Proof, Wanted
+from deployer.serve.metrics import Counters
 from deployer.serve.service import Service
 from deployer.transport.base import Transport
 
@@ -69,7 +70,8 @@ def smoke(inventory: Inventory, transport: Transport, progress: Progress, clock:
         return
     prompts = list(dict.fromkeys([inventory.serve.prompt, *texts(inventory)]))[:_PROMPTS]
     answers = _unless_busy(service, lambda: _by_trees(service, how, prompts, clock), progress, clock)
-    _agreement(service, prompts, answers, progress)
+    plain = _unless_busy(service, lambda: _plainly(service, prompts, clock), progress, clock)
+    _agreement(service, prompts, answers, plain, progress)
     progress.say(f"greedy agreement of tree and plain decoding on {len(prompts)} prompts")
 
 
@@ -83,7 +85,8 @@ def _unless_busy(service: Service, seen: Callable[[], Seen | None], progress: Pr
         if found is not None:
             return found
     raise GateError(
-        "busy: cannot be judged, since others run, and with so many requests nothing is drafted by the table",
+        "busy: cannot be judged, since others run: with so many requests nothing is drafted by the table, or the trees that "
+        "rise may be theirs",
         where=service.where,
         remedy="smoke again when fewer run (ddtree-deploy status says how many), or keep clients away meanwhile",
     )
@@ -106,10 +109,47 @@ def _by_trees(service: Service, how: Decoding, prompts: Sequence[str], clock: Cl
     )
 
 
-def _agreement(service: Service, prompts: Sequence[str], answers: Sequence[Completion], progress: Progress) -> None:
+def _settled(service: Service, clock: Clock) -> Counters:
+    """A scrape when no tree of earlier requests is still to be counted, unless others run."""
+    now = service.counters()
+    for _ in range(_ATTEMPTS):
+        clock.sleep(2 * gate.SCRAPE)
+        before, now = now, service.counters()
+        if now[metrics.TREES] == before[metrics.TREES]:
+            break
+    return now
+
+
+def _plainly(service: Service, prompts: Sequence[str], clock: Clock) -> list[Completion] | None:
+    """Answers with the tree switched off, during which none was verified; None when others hide that. Raises GateError if
+    the switch switches nothing: a tree would agree with itself.
+    """
+    before = _settled(service, clock)
+    answers = [_ask(service, prompt, OFF) for prompt in prompts]
+    clock.sleep(2 * gate.SCRAPE)
+    now = service.counters()
+    if now[metrics.TREES] <= before[metrics.TREES]:
+        return answers
+    if gate.accompanied(before, now, _TOKENS * len(prompts)):
+        return None
+    raise GateError(
+        f"{metrics.TREES} rose during {len(prompts)} completions whose requests switch the tree off: what they say is no "
+        "plain decoding to compare with",
+        where=service.where,
+        remedy="install the release of this checkout (ddtree-deploy up): the engine there does not know the switch",
+    )
+
+
+def _agreement(
+    service: Service,
+    prompts: Sequence[str],
+    answers: Sequence[Completion],
+    plain: Sequence[Completion],
+    progress: Progress,
+) -> None:
     """Raises GateError where a tree's answer is not plain decoding's."""
-    for prompt, tree in zip(prompts, answers, strict=True):
-        found = first_difference(_ask(service, prompt, OFF), tree)
+    for prompt, tree, expected in zip(prompts, answers, plain, strict=True):
+        found = first_difference(expected, tree)
         if found is None:
             continue
         if not found.tie:

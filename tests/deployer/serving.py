@@ -36,12 +36,13 @@ def _unless_off(asked: dict[str, Any]) -> int:
 @dataclass
 class Engine:
     """What the engine would do with the configuration that is in place when it is started. `drafted` says how many trees
-    a request makes, `tokens_of` the tokens of its answer.
+    a request makes, `tokens_of` the tokens of its answer; `others` run and have that many tokens between two scrapes.
     """
 
     sound: Callable[[dict[str, Any]], bool] = lambda options: True
     drafted: Callable[[dict[str, Any]], int] = _unless_off
     tokens_of: Callable[[dict[str, Any]], list[str]] = lambda asked: ["qsuwy:", " an", " answer"]
+    others: tuple[int, int] = (2, 90)
     drafts: int = 0
     tokens: int = 0
 
@@ -224,8 +225,9 @@ class Host(FakeTransport):
             text = json.dumps({"data": [{"id": self.machine.options()["served-model-name"][0]}]})
         else:
             trees = f"{metrics.TREES} {engine.drafts}\n{metrics.NODES} {engine.drafts}\n"
-            engine.tokens += 90
-            text = f"vllm:generation_tokens_total {engine.tokens}\nvllm:num_requests_running 2\n"
+            running, said = engine.others
+            engine.tokens += said
+            text = f"vllm:generation_tokens_total {engine.tokens}\nvllm:num_requests_running {running}\n"
             text += f"{metrics.DRAFTS} {engine.drafts}\n{metrics.ACCEPTED} {4 * engine.drafts}\n{trees}"
         return json.dumps({"status": 200, "text": text})
 

@@ -83,6 +83,27 @@ def test_plain_decoding_compared_with_plain_decoding_proves_nothing(up: Host, ma
         smoked(up, heard)
 
 
+def test_trees_compared_with_trees_prove_nothing_either(up: Host, machine: Machine, heard: Heard) -> None:
+    """An engine that does not know the switch."""
+    machine.engine.drafted, machine.engine.others = lambda asked: 10, (0, 0)
+    with pytest.raises(GateError, match="rose during 4 completions whose requests switch the tree off") as caught:
+        smoked(up, heard)
+    assert "does not know the switch" in caught.value.remedy
+
+
+def test_trees_that_may_be_somebody_elses_are_no_verdict_on_the_switch(
+    up: Host, machine: Machine, heard: Heard
+) -> None:
+    turns = iter([10] * 4 + [0] * 4)
+    machine.engine.drafted = lambda asked: next(turns) if asked.get("vllm_xargs") else 10
+    smoked(up, heard)
+    assert heard.said.count("busy; again in 10 s") == 1
+    assert heard.said[-1].startswith("greedy agreement")
+    machine.engine.drafted = lambda asked: 10
+    with pytest.raises(GateError, match="busy: cannot be judged"):
+        smoked(up, heard)
+
+
 def test_another_text_than_plain_decodings_is_named(up: Host, machine: Machine, heard: Heard) -> None:
     machine.engine.tokens_of = lambda asked: ["qsuwy", " plain" if "vllm_xargs" in asked else " tree"]
     with pytest.raises(GateError, match=r"differ at token 1 of 'acegikmo': ' tree' against ' plain'"):
