@@ -6,6 +6,7 @@ built and nodes beside the spine accepted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import accumulate, takewhile
 
@@ -77,9 +78,11 @@ def test_a_request_may_decode_plainly(pair: str) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_choice_that_depends_on_the_tokens_before_it_verifies_the_spine(pair: str) -> None:
-    """Bad words and penalties give plain decoding's text; no node beside the spine is in a tree."""
+    """Bad words, penalties and a grammar give plain decoding's text; no node beside the spine is in a tree."""
     tree, plain = arms.tree(pair), arms.plain(pair)
     assert tree.tokens[arms.READING] == plain.tokens[arms.READING]
+    assert re.fullmatch(arms.GRAMMAR, tree.texts[arms.READING][2])
+    assert tree.texts[arms.READING][2] != plain.texts[arms.SCORED][0], "the same prompt without a grammar"
     forbidden = plain.tokens[arms.READING][0]
     assert forbidden != plain.tokens[0][0][: len(forbidden)], "the words would not have been said"
     trees = tree.counted("trees", [arms.READING])
@@ -98,6 +101,13 @@ def test_trees_on_two_ranks_repeat_what_one_rank_says(pair: str) -> None:
     groups = range(len(arms.SPLIT))
     assert_trees_worked(split, groups)
     assert split.counted("trees", groups) == pytest.approx(arms.tree(pair).counted("trees", arms.SPLIT), rel=0.1)
+
+
+@pytest.mark.parametrize("pair", [pytest.param("dense", marks=pytest.mark.full), "hybrid"])
+def test_prompts_that_are_read_in_chunks_beside_trees_are_continued_as_plain_ones(pair: str) -> None:
+    trees, plain = (answer.result() for answer in arms.started_chunked(pair))
+    assert trees.tokens[0] == plain.tokens[0]
+    assert_trees_worked(trees, [0])
 
 
 @pytest.mark.full

@@ -56,7 +56,12 @@ def reading() -> tuple[Ask, ...]:
     return (
         Ask(SINGLES[0], 24, 0, {"bad_words": ["proud fox", "behind the bridge"]}),
         Ask(SINGLES[1], 24, 0, {"repetition_penalty": 1.2, "presence_penalty": 0.5}),
+        Ask(DEMO_PROMPT, 24, 0, {"structured_outputs": {"regex": GRAMMAR}, "ignore_eos": False}),
     )
+
+
+GRAMMAR = r"( the| a| young| captain| keeps| lantern)+"
+"""Words of the pairs' language in any order: no target says only these when it may say others."""
 
 
 MODEL_LEN = 272
@@ -121,6 +126,27 @@ def started_cramped() -> tuple[Future[Answer], Future[Answer]]:
     engine = ROOM | {"max_model_len": MODEL_LEN, "num_gpu_blocks_override": 7}
     trees = start(run, Job("hybrid", "tree", (asks,), tokens=20, engine=engine))
     return trees, start(run, Job("hybrid", "plain", (cramped(),)))
+
+
+def chunked() -> tuple[Ask, ...]:
+    """Prompts of more tokens than a step has left beside a tree, which arrive while others decode; one leaves a tail of one token.
+
+    A step has ROOM_FOR_ONE tokens, a tree and the request's own take 21 of them; vLLM keeps 20 free beside a prompt's chunk.
+    """
+    long = sorted(PROMPTS, key=lambda prompt: len(tokenizer.build()(prompt).input_ids))[-3:]
+    tail: list[int] = tokenizer.build()(long[-1]).input_ids[: ROOM_FOR_ONE - 19]
+    return (Ask(PROMPTS[0], 40), *(Ask(prompt, 24, 2 + 3 * i) for i, prompt in enumerate((*long, tail))))
+
+
+ROOM_FOR_ONE = 64
+
+
+@cache
+def started_chunked(pair: str) -> tuple[Future[Answer], Future[Answer]]:
+    """Those prompts by trees in chunks; and plain, with room."""
+    engine = precision(pair) | {"max_num_batched_tokens": ROOM_FOR_ONE}
+    trees = start(run, Job(pair, "tree", (chunked(),), tokens=20, engine=engine))
+    return trees, start(run, Job(pair, "plain", (chunked(),), engine=precision(pair)))
 
 
 SPLIT = (0, 1, SEEDED)

@@ -70,6 +70,7 @@ class Outcome:
 def run_group(llm: Any, group: tuple[Ask, ...], number: int) -> list[Outcome]:
     """Steps the engine until the group is done; outcomes by request."""
     from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
     engine = llm.llm_engine
     waiting = dict(enumerate(group))
@@ -80,7 +81,10 @@ def run_group(llm: Any, group: tuple[Ask, ...], number: int) -> list[Outcome]:
             if ask.arrives <= steps:
                 defaults = {"temperature": 0.0, "max_tokens": ask.max_tokens, "ignore_eos": True}
                 prompt = ask.prompt if isinstance(ask.prompt, str) else {"prompt_token_ids": ask.prompt}
-                engine.add_request(f"{number}-{index}", prompt, SamplingParams(**(defaults | ask.params)))
+                params = defaults | ask.params
+                if "structured_outputs" in params:
+                    params["structured_outputs"] = StructuredOutputsParams(**params["structured_outputs"])
+                engine.add_request(f"{number}-{index}", prompt, SamplingParams(**params))
                 del waiting[index]
         for output in engine.step():
             outcomes[int(output.request_id.split("-")[1])].take(output.outputs[0])

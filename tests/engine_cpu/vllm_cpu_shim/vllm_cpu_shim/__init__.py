@@ -1,4 +1,4 @@
-"""Stand-in: mends three defects that keep vLLM 0.32.0's CPU build from running the V2 runner here.
+"""Stand-in: mends what keeps vLLM 0.32.0's CPU build from running the V2 runner here, and running it right.
 
 A ``.pth`` file calls :func:`install` when the interpreter starts, in every process of the environment (the API server,
 the engine core, a worker), and no installed file is changed. ``install`` imports neither torch nor vLLM: it adds a

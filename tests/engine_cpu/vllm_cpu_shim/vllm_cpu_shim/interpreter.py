@@ -1,11 +1,12 @@
 """The interpreter of Triton 3.9.0: one point of arithmetic, and fast enough for whole models.
 
-The defects. float32 -> bfloat16 is cut, where hardware rounds to nearest, ties to even: every interpreted kernel is biased. Of
-speed alone: every integer operation is done twice more to look for an overflow; bfloat16 -> float32 goes bit by bit; and a
-launch replaces triton.language's functions by interpreted ones, while every call of a device function inside it replaces them
-all again, which takes a millisecond.
-The mends: it rounds; no overflow check, as when compiled; a shift; a call replaces functions only if they were not yet in the
-same launch.
+The defects. float32 -> bfloat16 is cut, where hardware rounds to nearest, ties to even: every interpreted kernel is biased. A
+mask that came of a scalar and a tensor is no bool in memory, and refused (vLLM's grammar kernel). Of speed alone: every
+integer operation is done twice more to look for an overflow; bfloat16 -> float32 goes bit by bit; and a launch replaces
+triton.language's functions by interpreted ones, while every call of a device function inside it replaces them all again,
+which takes a millisecond.
+The mends: it rounds; masks are bools; no overflow check, as when compiled; a shift; a call replaces functions only if they
+were not yet in the same launch.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 def mend(interpreter: ModuleType) -> None:
     """``interpreter`` is ``triton.runtime.interpreter``."""
     _mend_conversion(interpreter)
+    _mend_masks(interpreter.InterpreterBuilder)
     _mend_calls(interpreter)
     interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
 
@@ -39,6 +41,17 @@ def _mend_conversion(interpreter: ModuleType) -> None:
         return general(data, source, target, rounding)
 
     interpreter._convert_float = convert
+
+
+def _mend_masks(builder: Any) -> None:
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def as_bool(mask: Any) -> Any:
+        mask.data = mask.data.astype(bool, copy=False)
+        return mask
+
+    builder.create_masked_load = lambda self, ptrs, mask, *rest: load(self, ptrs, as_bool(mask), *rest)
+    builder.create_masked_store = lambda self, ptrs, value, mask, *rest: store(self, ptrs, value, as_bool(mask), *rest)
 
 
 def _mend_calls(interpreter: ModuleType) -> None:
