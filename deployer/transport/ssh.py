@@ -37,6 +37,25 @@ FAULTS = (OSError, EOFError, paramiko.SSHException)
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
+class _Connection(fabric.Connection):
+    """Whose end is quiet though the connection that it runs through is gone.
+
+    paramiko's thread closes the channel it runs over, which sends a word through the connection beneath: without one it raises
+    there, prints a traceback, and has not told those who wait for it.
+    """
+
+    def open_gateway(self) -> Any:
+        beneath = super().open_gateway()
+        close = beneath.close
+
+        def close_quietly() -> None:
+            with suppress(*FAULTS):
+                close()
+
+        beneath.close = close_quietly
+        return beneath
+
+
 class SshTransport(ShellTransport):
     """One host behind zero or more jump hosts.
 
@@ -76,7 +95,7 @@ class SshTransport(ShellTransport):
     def _connection(self, hop: Hop) -> fabric.Connection:
         config = fabric.Config(overrides={"load_ssh_configs": False})
         timeout = self._ssh.connect_timeout
-        connection = fabric.Connection(
+        connection = _Connection(
             hop.hostname,
             user=hop.user,
             port=hop.port,

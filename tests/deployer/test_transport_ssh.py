@@ -196,6 +196,30 @@ def test_a_cut_line_is_a_transfer_error_and_the_next_command_connects_again(serv
     box.close()
 
 
+def test_an_inner_connection_that_ends_after_the_one_it_runs_through_is_one_error_and_no_thread_dies_of_it(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread cannot close the channel that it ran over: nothing is sent through the jump host's connection any more."""
+
+    def gone(*args: object) -> None:
+        raise EOFError
+
+    died: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: died.append(args.exc_value))
+    box = transport(servers, "box")
+    box.run("true")
+    outer, inner = (connection.transport for connection in box._connections)
+    cutter = threading.Timer(0.5, lambda: (setattr(outer, "_send_user_message", gone), servers.box.cut()))
+    cutter.start()
+    with pytest.raises(TransferError, match="the connection broke"):
+        box.run("sleep 30", timeout=20)
+    inner.join(10)
+    assert not inner.is_alive()
+    assert died == []
+    assert box.run("echo again").stdout == "again\n"
+    box.close()
+
+
 def test_a_channel_that_cannot_even_be_closed_does_not_hide_what_broke(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ CELLS = (
     _cell(PUSH, CRASHED, {OK}, _NEW),
     _cell(PUSH, TWO_DEPLOYERS, {OK}, _NEW),
     _cell(BENCH, LINK_CUT, {TRANSFER}, _ON),
-    _cell(BENCH, SSHD_KILLED, {TRANSFER}, _ON),
+    _cell(BENCH, SSHD_KILLED, {OK, TRANSFER}, _NEW, _ON),
     _cell(BENCH, TOOL_KILLED, {KILLED}, _ON),
     _cell(BENCH, DISK_FULL, {PREFLIGHT}, _ON),
     _cell(BENCH, REBOOTED, {TRANSFER}, _BACK),

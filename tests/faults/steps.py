@@ -42,7 +42,8 @@ def _part_is_there(scene: Scene, tool: Tool) -> None:
 
 
 def _without_its_release(scene: Scene, new: Deployment) -> None:
-    scene.inside(f"rm -rf /opt/ddtree/releases/{scene.release(new)}")
+    """What a cell that failed has left running may still write there."""
+    scene.inside(f"until rm -rf /opt/ddtree/releases/{scene.release(new)} 2>/dev/null; do sleep 1; done")
 
 
 def _packages_are_there(scene: Scene, tool: Tool) -> None:
