@@ -37,7 +37,7 @@ FAULTS = (OSError, EOFError, paramiko.SSHException)
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class _Connection(fabric.Connection):
+class _Connection(fabric.Connection):  # type: ignore[misc]
     """Whose end is quiet though the connection that it runs through is gone.
 
     paramiko's thread closes the channel it runs over, which sends a word through the connection beneath: without one it raises
