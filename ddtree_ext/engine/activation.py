@@ -5,13 +5,15 @@ Only a worker of ours calls this, so a server without it, on the same installati
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from ddtree_ext.engine.compat import check_hooks
-from ddtree_ext.engine.options import DDTreeOptions, node_budget
+from ddtree_ext.engine.options import DDTreeOptions, OptionError, node_budget
 from ddtree_ext.engine.refusals import refuse_unsupported
 
 GDN_LAYER = "QwenGatedDeltaNetAttention"
+_activated = threading.Event()
 
 
 def activate(vllm_config: Any) -> None:
@@ -22,6 +24,16 @@ def activate(vllm_config: Any) -> None:
     node_budget(vllm_config)
     _register_gdn_layer()
     _register_target(vllm_config)
+    _activated.set()
+
+
+def require_activated() -> None:
+    """Raises OptionError in a process whose worker is not ours: it would serve stock's chains under the tree's attention."""
+    if not _activated.is_set():
+        raise OptionError(
+            "--attention-backend CUSTOM is the tree's attention, and this worker is not the tree's: "
+            "pass --worker-cls ddtree_ext.engine.worker.DDTreeWorker, or leave --attention-backend out for vLLM without trees"
+        )
 
 
 def _register_gdn_layer() -> None:

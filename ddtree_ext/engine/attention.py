@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ddtree_ext.engine.activation import require_activated
 from ddtree_ext.engine.options import OptionError
 from ddtree_ext.engine.step import VerifyStep
 from ddtree_ext.kernels.attention import tree_attention
@@ -24,6 +25,7 @@ class TreeAttentionMixin:
     scale: float
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        require_activated()
         super().__init__(*args, **kwargs)
         self._step: VerifyStep | None = None
         self._scratch: AttentionScratch | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
 MAX_BUDGET = 63
@@ -24,6 +25,11 @@ class DDTreeOptions:
         """Reads `additional_config["ddtree"]`; unknown keys and wrong values raise OptionError."""
         additional = vllm_config.additional_config
         given = additional.get("ddtree", {}) if isinstance(additional, dict) else {}
+        for key in additional if isinstance(additional, dict) else ():
+            if key != "ddtree" and get_close_matches(key.casefold(), ["ddtree"], cutoff=0.75):
+                raise OptionError(
+                    f'additional_config has {key!r}, which nothing reads; the tree\'s options are in "ddtree"'
+                )
         if not isinstance(given, dict):
             raise OptionError(f'additional_config["ddtree"] must be a mapping, got {given!r}')
         known = {field.name for field in fields(cls)}
@@ -54,6 +60,11 @@ def drafter_width(vllm_config: Any) -> int:
 def node_budget(vllm_config: Any) -> int:
     """The largest number of nodes of one request's tree, without the root: num_speculative_tokens."""
     budget, width = vllm_config.speculative_config.num_speculative_tokens, drafter_width(vllm_config)
+    if width > MAX_BUDGET:
+        raise OptionError(
+            f"the drafter predicts {width} tokens in one pass, and a tree has at most {MAX_BUDGET} nodes: "
+            f"its block_size may be {MAX_BUDGET + 1} at most, found {width + 1}"
+        )
     if not width <= budget <= MAX_BUDGET:
         raise OptionError(
             f"num_speculative_tokens is the tree's node budget and must be {width} (the drafter's width) to {MAX_BUDGET}, "

@@ -33,6 +33,8 @@ def _unsupported(config: Any) -> Iterator[str]:
         yield "prefix caching of a hybrid model: pass --no-enable-prefix-caching"
     if config.cache_config.cache_dtype not in ("auto", "bfloat16", "float16"):
         yield f"a quantized KV cache (--kv-cache-dtype {config.cache_config.cache_dtype})"
+    if config.cache_config.mamba_ssm_cache_dtype not in ("auto", "float32"):
+        yield f"--mamba-ssm-cache-dtype {config.cache_config.mamba_ssm_cache_dtype}: the tree's states are float32"
     if config.cache_config.kv_sharing_fast_prefill:
         yield "--kv-sharing-fast-prefill"
     if config.kv_transfer_config is not None:
@@ -50,6 +52,8 @@ def _speculation(spec: Any) -> Iterator[str]:
         return
     if spec.method != "dflash" or "DFlashDraftModel" not in spec.draft_model_config.architectures:
         yield f"speculative method {spec.method} with {spec.draft_model_config.architectures}: only dflash with a DFlashDraftModel"
+    if spec.attention_backend is not None and spec.attention_backend.name == "CUSTOM":
+        yield "attention_backend CUSTOM in the speculative config: the tree's attention is the target's, a drafter has its own"
     if spec.draft_sample_method == "probabilistic":
         yield "draft_sample_method probabilistic: the tree is lossless with greedy drafts at any temperature"
     if spec.rejection_sample_method not in ("standard", "block"):
@@ -59,6 +63,10 @@ def _speculation(spec: Any) -> Iterator[str]:
 
 
 def _parallelism(parallel: Any) -> Iterator[str]:
+    if parallel.data_parallel_size > 1:
+        yield f"--data-parallel-size {parallel.data_parallel_size}: serve the copies side by side, behind a router"
+    if parallel._api_process_count > 1:
+        yield f"--api-server-count {parallel._api_process_count}: the tree's counters would not be on /metrics"
     if parallel.pipeline_parallel_size > 1:
         yield f"--pipeline-parallel-size {parallel.pipeline_parallel_size}"
     if parallel.prefill_context_parallel_size > 1 or parallel.decode_context_parallel_size > 1:

@@ -6,8 +6,9 @@ from typing import Any
 
 SWITCH = "ddtree"
 """Key of the per-request switch in `vllm_xargs`: "off" verifies nothing, so the request decodes plainly; a whole number is the most
-nodes that its trees may have.
+nodes that its trees may have; "on" is what a request without the switch gets.
 """
+_OFF, _ON = ("off", "no", "false"), ("on", "yes", "true")
 
 
 def request_budget(params: Any, budget: int, width: int) -> int:
@@ -18,11 +19,28 @@ def request_budget(params: Any, budget: int, width: int) -> int:
     """
     if params is None:
         return 0
-    asked = (params.extra_args or {}).get(SWITCH)
-    if asked == "off":
-        return 0
     most = min(width, budget) if reads_predecessors(params) else budget
-    return min(most, max(0, asked)) if isinstance(asked, int) and not isinstance(asked, bool) else most
+    asked = _asked((params.extra_args or {}).get(SWITCH))
+    return most if asked is None else min(most, max(0, asked))
+
+
+def _asked(value: Any) -> int | None:
+    """The most nodes that a switch stands for, None for all. What it does not know stands for none: whoever writes a switch
+    wants less than all, and plain decoding says the same text.
+
+    Over HTTP a JSON true arrives as the number 1 [vllm/entrypoints/openai/completion/protocol.py, vllm_xargs].
+    """
+    if isinstance(value, str):
+        value = value.strip().casefold()
+        value = None if value in _ON else 0 if value in _OFF else value
+    elif isinstance(value, bool):
+        value = None if value else 0
+    if value is None:
+        return None
+    try:
+        return int(value) if float(value).is_integer() else 0
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def reads_predecessors(params: Any) -> bool:

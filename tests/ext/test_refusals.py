@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +11,12 @@ import pytest
 import torch
 
 from ddtree_ext.engine import activation
-from ddtree_ext.engine.attention import refuse_attention
+from ddtree_ext.engine.attention import TreeAttentionMixin, refuse_attention
+from ddtree_ext.engine.compat import CompatibilityError
+from ddtree_ext.engine.hooks import HOOKS
 from ddtree_ext.engine.options import MAX_BUDGET, DDTreeOptions, OptionError, drafter_width, node_budget
 from ddtree_ext.engine.refusals import refuse_unsupported
+from ddtree_ext.engine.registration import register_attention_backend
 
 WIDTH = 15
 
@@ -26,12 +31,15 @@ def honoured() -> SimpleNamespace:
             draft_model_config=SimpleNamespace(
                 architectures=["DFlashDraftModel"], hf_config=SimpleNamespace(block_size=WIDTH + 1)
             ),
+            attention_backend=None,
             draft_sample_method="greedy",
             rejection_sample_method="standard",
             enable_adaptive_verification=False,
             num_speculative_tokens=31,
         ),
         parallel_config=SimpleNamespace(
+            data_parallel_size=1,
+            _api_process_count=1,
             pipeline_parallel_size=1,
             prefill_context_parallel_size=1,
             decode_context_parallel_size=1,
@@ -43,7 +51,9 @@ def honoured() -> SimpleNamespace:
         watermark_config=None,
         kv_transfer_config=None,
         model_config=SimpleNamespace(is_hybrid=True, enable_trace_replay=False, return_sampling_mask=False),
-        cache_config=SimpleNamespace(mamba_cache_mode="none", cache_dtype="auto", kv_sharing_fast_prefill=False),
+        cache_config=SimpleNamespace(
+            mamba_cache_mode="none", cache_dtype="auto", mamba_ssm_cache_dtype="auto", kv_sharing_fast_prefill=False
+        ),
     )
 
 
@@ -67,6 +77,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"speculative_config__draft_sample_method": "probabilistic"}, "draft_sample_method probabilistic"),
     ({"speculative_config__rejection_sample_method": "synthetic"}, "rejection_sample_method synthetic"),
     ({"speculative_config__enable_adaptive_verification": True}, "enable_adaptive_verification"),
+    ({"speculative_config__attention_backend": SimpleNamespace(name="CUSTOM")}, "the tree's attention is the target's"),
+    ({"parallel_config__data_parallel_size": 2}, "--data-parallel-size 2: serve the copies side by side"),
+    ({"parallel_config___api_process_count": 2}, "--api-server-count 2: the tree's counters"),
+    ({"cache_config__mamba_ssm_cache_dtype": "bfloat16"}, "--mamba-ssm-cache-dtype bfloat16"),
     ({"parallel_config__pipeline_parallel_size": 2}, "--pipeline-parallel-size 2"),
     ({"parallel_config__prefill_context_parallel_size": 2}, "context parallelism"),
     ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
@@ -105,6 +119,8 @@ def test_an_option_that_cannot_be_honoured_is_named_alone(changed: dict[str, Any
     [
         {},
         {"speculative_config__rejection_sample_method": "block"},
+        {"speculative_config__attention_backend": SimpleNamespace(name="FLASH_ATTN")},
+        {"cache_config__mamba_ssm_cache_dtype": "float32"},
         {"cache_config__cache_dtype": "bfloat16"},
         {"cache_config__cache_dtype": "float16"},
         {"model_config__is_hybrid": False, "cache_config__mamba_cache_mode": "align"},
@@ -140,6 +156,53 @@ def test_a_worker_refuses_before_it_replaces_anything(
     assert replaced == ["layer", "target"]
 
 
+def test_a_worker_refuses_a_vllm_whose_hooks_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation, "_register_gdn_layer", lambda: pytest.fail("nothing is replaced"))
+    monkeypatch.setitem(HOOKS, "vllm.v1.worker.gpu.input_batch:post_update", "0" * 16)
+    with pytest.raises(CompatibilityError, match="post_update"):
+        activation.activate(honoured())
+
+
+def test_no_process_names_the_trees_attention_under_another_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm.__version__", "0.33.1")
+    monkeypatch.setattr(
+        "vllm.v1.attention.backends.registry.register_backend", lambda *_: pytest.fail("nothing is registered")
+    )
+    with pytest.raises(CompatibilityError, match=r"this is 0\.33\.1"):
+        register_attention_backend()
+
+
+@pytest.mark.parametrize(
+    ("module", "worker", "begins"),
+    [("worker", "DDTreeWorker", "_make_model_runner"), ("cpu_worker", "DDTreeCPUWorker", "init_device")],
+)
+def test_every_worker_of_ours_checks_before_it_makes_anything(
+    module: str, worker: str, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.import_module(f"ddtree_ext.engine.{module}")
+
+    def refuse(config: object) -> None:
+        assert config == "its configuration"
+        raise OptionError("refused")
+
+    monkeypatch.setattr(found, "activate", refuse)
+    made = object.__new__(getattr(found, worker))
+    made.vllm_config = "its configuration"
+    with pytest.raises(OptionError, match="refused"):
+        getattr(made, begins)()
+
+
+def test_the_trees_attention_under_a_worker_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would serve stock's chains, and nobody would notice."""
+    monkeypatch.setattr(activation, "_activated", threading.Event())
+    with pytest.raises(OptionError, match="this worker is not the tree's: pass --worker-cls"):
+        TreeAttentionMixin()
+    for name in ("_register_gdn_layer", "_register_target"):
+        monkeypatch.setattr(activation, name, lambda *_: None)
+    activation.activate(honoured())
+    activation.require_activated()
+
+
 @pytest.mark.parametrize(
     ("additional", "topk"),
     [(None, 16), ({}, 16), ({"ddtree": {}}, 16), ({"ddtree": {"topk": 1}}, 1), ({"ddtree": {"topk": 63}, "x": 1}, 63)],
@@ -159,6 +222,21 @@ def test_the_trees_own_options(additional: Any, topk: int) -> None:
 def test_own_options_that_are_unknown_or_wrong(given: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         DDTreeOptions.from_config(but(additional_config={"ddtree": given}))
+
+
+@pytest.mark.parametrize("key", ["ddtre", "DDTree", "dd_tree", "ddtrees"])
+def test_a_misspelt_key_of_the_options_is_named(key: str) -> None:
+    with pytest.raises(OptionError, match=f"additional_config has '{key}', which nothing reads"):
+        DDTreeOptions.from_config(but(additional_config={key: {"topk": 4}}))
+
+
+def test_a_drafter_wider_than_the_largest_tree_is_named() -> None:
+    config = but(
+        speculative_config__draft_model_config__hf_config=SimpleNamespace(block_size=MAX_BUDGET + 2),
+        speculative_config__num_speculative_tokens=MAX_BUDGET,
+    )
+    with pytest.raises(OptionError, match="predicts 64 tokens in one pass, and a tree has at most 63 nodes"):
+        node_budget(config)
 
 
 def test_the_drafters_width_is_its_checkpoints() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from vllm import SamplingParams
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.sampling_params import StructuredOutputsParams
 
 from ddtree_ext.engine.requests import request_budget
@@ -31,6 +33,9 @@ BUDGET, WIDTH = 31, 7
         ({"extra_args": {"ddtree": "off"}, "repetition_penalty": 1.1}, 0),
         ({"extra_args": {"ddtree": "on"}}, BUDGET),
         ({"extra_args": {"ddtree": True}}, BUDGET),
+        ({"extra_args": {"ddtree": False}}, 0),
+        ({"extra_args": {"ddtree": None}}, BUDGET),
+        ({"extra_args": {"ddtree": float("inf")}}, 0),
         ({"extra_args": {"ddtree": 20}}, 20),
         ({"extra_args": {"ddtree": 3}}, 3),
         ({"extra_args": {"ddtree": 63}}, BUDGET),
@@ -51,3 +56,34 @@ def test_a_spine_is_cut_to_a_smaller_budget() -> None:
 
 def test_a_request_that_samples_nothing_has_no_tree() -> None:
     assert request_budget(None, BUDGET, WIDTH) == 0
+
+
+@pytest.mark.parametrize("request_of", [CompletionRequest, ChatCompletionRequest])
+@pytest.mark.parametrize(
+    ("switch", "nodes"),
+    [
+        ('"off"', 0),
+        ('"OFF"', 0),
+        ('" no "', 0),
+        ('"false"', 0),
+        ("false", 0),
+        ("0", 0),
+        ('"0"', 0),
+        ('"on"', BUDGET),
+        ('"True"', BUDGET),
+        ("15", 15),
+        ("15.0", 15),
+        ('"15"', 15),
+        ("63", BUDGET),
+        ("-5", 0),
+        ('"plain"', 0),
+        ('""', 0),
+        ("1.5", 0),
+        ('["off"]', 0),
+    ],
+)
+def test_the_switch_as_it_arrives_over_http(request_of: type, switch: str, nodes: int) -> None:
+    """What it does not know switches the tree off; none of these has to be known to decode the same text."""
+    asked = '"prompt": "x"' if request_of is CompletionRequest else '"messages": [{"role": "user", "content": "x"}]'
+    request = request_of.model_validate_json(f'{{"model": "m", {asked}, "vllm_xargs": {{"ddtree": {switch}}}}}')
+    assert request_budget(request.to_sampling_params(16, {}), BUDGET, WIDTH) == nodes
