@@ -42,6 +42,24 @@ def test_unequal_trees_of_one_batch_are_the_rule_s(data: st.DataObject, width: i
     assert_same(trees, stored([grown.get(s) for s in range(requests + 2)], budget))
 
 
+def tied(rng: np.random.Generator, width: int, ranks: int) -> tuple[Scores, Ids]:
+    """A draft whose log-probabilities are multiples of a half: sums tie in most trees, across depths as well."""
+    logits = rng.normal(scale=rng.choice([0.1, 1.0, 4.0]), size=(width, 50))
+    logprobs = np.ceil(-2 * (logits - np.log(np.exp(logits).sum(1, keepdims=True)))).astype(np.float32)
+    order = np.argsort(logprobs, axis=1, kind="stable")[:, :ranks]
+    return np.float32(-0.5) * np.take_along_axis(logprobs, order, 1), order.astype(np.int64)
+
+
+def test_of_equal_sums_the_rule_s_is_taken() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        width, ranks, budget = int(rng.integers(2, 9)), int(rng.integers(2, 7)), int(rng.integers(8, 25))
+        drafts = [tied(rng, width, ranks) for _ in range(16)]
+        trees = poisoned(16, budget)
+        build(drafts, [budget] * 16, list(range(16)), trees)
+        assert_same(trees, stored([grow(*draft, budget) for draft in drafts], budget))
+
+
 @pytest.mark.parametrize(("width", "ranks", "budget"), [(15, 8, 63), (15, 8, 31), (15, 1, 63), (15, 8, 7), (1, 8, 63)])
 def test_sizes_of_real_drafters(width: int, ranks: int, budget: int) -> None:
     """Also K = 1 (a spine only), a budget below the width (a shorter chain), and fewer candidates than budget."""

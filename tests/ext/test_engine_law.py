@@ -42,17 +42,20 @@ class RowsAlone:
 
     rows: list[Row]
     scores: list[dict[str, float]]
+    off_spine: float  # nodes beside the spine that were accepted
 
 
 def rows_alone(pair: str, dtype: str) -> RowsAlone:
     """Runs trees, then every third row's path of every third step as a prompt of its own, the extension absent."""
     engine = {"dtype": dtype, "max_logprobs": -1}
     asks = tuple(Ask(prompt, 12) for prompt in PROMPTS[30:34])
-    recorded = run(Job(pair, "tree", (asks,), tokens=20, engine=engine, record_rows=True)).rows
+    answer = run(Job(pair, "tree", (asks,), tokens=20, engine=engine, record_rows=True))
+    recorded = answer.rows
     assert len(recorded) > 8
     rows = [(record, row) for record in recorded[::3] for row in range(0, len(record["tokens"]), 3)]
     alone = [Ask(record["prefix"] + root_path(record, row), 1, 0, {"logprobs": -1}) for record, row in rows]
-    return RowsAlone(rows, run(Job(pair, "plain", (tuple(alone),), engine=engine)).scores[0])
+    scores = run(Job(pair, "plain", (tuple(alone),), engine=engine)).scores[0]
+    return RowsAlone(rows, scores, answer.counted("accepted_off_spine", [0]))
 
 
 @cache
@@ -116,6 +119,7 @@ def test_every_rows_logits_are_those_of_its_path_run_alone(pair: str, dtype: str
     compared = started_rows(pair, dtype).result()
     beside = [row for record, row in compared.rows if row != len(root_path(record, row))]
     assert len(beside) > 5, "no row beside the spine among them"
+    assert compared.off_spine > 0
     for (record, row), scores in zip(compared.rows, compared.scores, strict=True):
         ours = torch.tensor(record["logits"][row]).log_softmax(0)
         theirs = torch.tensor([scores[str(token)] for token in range(len(ours))])

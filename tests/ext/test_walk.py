@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 import torch
@@ -79,6 +81,28 @@ def test_a_whole_spine_of_the_largest_tree_is_accepted() -> None:
     assert count.tolist() == [64]
     assert tokens[0].tolist() == [*range(100, 163), 5]
     assert path[0].tolist() == list(range(64))
+
+
+def test_a_cut_tree_does_not_reach_into_the_next_requests_rows() -> None:
+    """Its only node was cut off; where it would stand is the next request's first row, which holds the node's token."""
+    tree = Tree.root().grown(0, 0, 0, np.float32(0))
+    tokens, count, path = walk([0, 5], [1, 1], [0, 1], [1, 0], [tree, None])
+    assert count.tolist() == [1, 1]
+    assert tokens[0, :2].tolist() == [0, -1]
+    assert path[0, :2].tolist() == [0, -1]
+
+
+def test_a_request_without_a_slot_has_no_tree() -> None:
+    """Though another's lies before the first slot, and its flag says otherwise."""
+    tree = Tree.root().grown(0, 100, 0, np.float32(0))
+    both = stored([tree, None], BUDGET)
+    behind = replace(both, **{field.name: getattr(both, field.name)[1:] for field in fields(both)})
+    tokens, count, path = (torch.full((1, BUDGET + 1), POISON) for _ in range(3))
+    walk_trees(
+        int64([100, 5]), int64([0, 100]), starts([2]), int64([-1]), int32([1]), behind, tokens, count[0, :1], path.int()
+    )
+    assert count[0, 0] == 1
+    assert tokens[0, :2].tolist() == [100, -1]
 
 
 def test_a_forbidden_node_ends_the_walk_though_the_target_agrees() -> None:

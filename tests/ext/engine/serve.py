@@ -138,6 +138,8 @@ def main() -> None:
         metrics=shown[-1],
         rows=recorded,
     )
+    loaded = sorted(name for name in sys.modules if name.startswith("ddtree_ext"))
+    assert job.arm == "tree" or not loaded, f"a reference that ran beside {loaded}"
     Path(sys.argv[2]).write_text(json.dumps(asdict(answer)))
 
 
