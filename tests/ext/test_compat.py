@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
+
 import pytest
 from vllm.platforms import current_platform
 
+from ddtree_ext import engine
 from ddtree_ext.engine import compat
 from ddtree_ext.engine.hooks import HOOKS
 
@@ -41,3 +46,30 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vllm.__version__", "0.33.1")
     with pytest.raises(compat.CompatibilityError, match=r"verified with vLLM 0\.32\.0, this is 0\.33\.1"):
         compat.check_version()
+
+
+def overridden() -> set[str]:
+    """Every function of vLLM's classes that a class of ours, or a mix-in of it, has in its place."""
+    found = set()
+    for info in pkgutil.iter_modules(engine.__path__, "ddtree_ext.engine."):
+        for ours in vars(importlib.import_module(info.name)).values():
+            if not inspect.isclass(ours) or ours.__module__ != info.name:
+                continue
+            parts = [part for part in ours.__mro__ if part.__module__.startswith("ddtree_ext.")]
+            stock = [part for part in ours.__mro__ if part.__module__.startswith("vllm.")]
+            for name in {name for part in parts for name, value in vars(part).items() if is_code(value)}:
+                replaced = next((part for part in stock if name in vars(part)), None)
+                if replaced is not None:
+                    found.add(f"{replaced.__module__}:{replaced.__qualname__}.{name}")
+    return found
+
+
+def is_code(value: object) -> bool:
+    return inspect.isfunction(value) or isinstance(value, (staticmethod, classmethod, property))
+
+
+def test_everything_that_is_overridden_is_a_hook() -> None:
+    names = overridden()
+    assert "vllm.v1.worker.gpu.spec_decode.dflash.speculator:DFlashSpeculator.propose" in names
+    assert len(names) > 30
+    assert names - set(HOOKS) == set()
