@@ -8,6 +8,7 @@ which every child process inherits.
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ FOLDER = "DDTREE_COUNTERS_DIR"
 FLUSH_SECONDS = 0.5
 _PREFIX = "vllm:ddtree_"
 _flushers: list[CounterFlusher] = []
+_exposed: list[Path] = []
 
 
 class CounterFlusher:
@@ -48,8 +50,8 @@ class CounterFlusher:
             now = [int(value) for value in self._totals.cpu()]
             if now == self._last:
                 return
-            for index, value in enumerate(now):
-                self._file.write_value(str(index), float(value), 0.0)
+            for index in reversed(range(len(now))):  # the first one last: with it, all are there (see `_sum`)
+                self._file.write_value(str(index), float(now[index]), 0.0)
             self._last = now
 
     def _run(self) -> None:
@@ -98,8 +100,9 @@ class TreeCollector:
 
         totals: dict[int, int] = {}
         for path in sorted(self._folder.glob("*.db")):
-            for key, value, _, _ in MmapedDict.read_all_values_from_file(str(path)):
-                totals[int(key)] = totals.get(int(key), 0) + int(value)
+            found = {int(key): int(value) for key, value, _, _ in MmapedDict.read_all_values_from_file(str(path))}
+            for key, value in found.items() if 0 in found else ():  # else its worker is writing them for the first time
+                totals[key] = totals.get(key, 0) + value
         return [totals[index] for index in sorted(totals)]
 
 
@@ -142,13 +145,18 @@ def families(totals: list[int]) -> list[Any]:
 
 
 def expose_counters() -> None:
-    """In the first process of a server: makes the folder and registers the collector. Idempotent; children only inherit."""
-    if FOLDER in os.environ:
+    """In the first process of a server: makes the folder and registers the collector. Idempotent; children only inherit.
+
+    A name in the environment of a process that multiprocessing did not make is another server's, whose child or shell this is.
+    """
+    child = multiprocessing.parent_process() is not None
+    if FOLDER in os.environ and (child or Path(os.environ[FOLDER]) in _exposed):
         return
     from prometheus_client import REGISTRY
 
     folder = Path(tempfile.mkdtemp(prefix="ddtree-counters-"))
     os.environ[FOLDER] = str(folder)
+    _exposed.append(folder)
     owner = os.getpid()
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
     REGISTRY.register(TreeCollector(folder))

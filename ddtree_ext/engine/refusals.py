@@ -33,7 +33,7 @@ def _unsupported(config: Any) -> Iterator[str]:
         yield "prefix caching of a hybrid model: pass --no-enable-prefix-caching"
     if config.cache_config.cache_dtype not in ("auto", "bfloat16", "float16"):
         yield f"a quantized KV cache (--kv-cache-dtype {config.cache_config.cache_dtype})"
-    if config.cache_config.mamba_ssm_cache_dtype not in ("auto", "float32"):
+    if config.model_config.is_hybrid and config.cache_config.mamba_ssm_cache_dtype not in ("auto", "float32"):
         yield f"--mamba-ssm-cache-dtype {config.cache_config.mamba_ssm_cache_dtype}: the tree's states are float32"
     if config.cache_config.kv_sharing_fast_prefill:
         yield "--kv-sharing-fast-prefill"
@@ -67,6 +67,8 @@ def _parallelism(parallel: Any) -> Iterator[str]:
         yield f"--data-parallel-size {parallel.data_parallel_size}: serve the copies side by side, behind a router"
     if parallel._api_process_count > 1:
         yield f"--api-server-count {parallel._api_process_count}: the tree's counters would not be on /metrics"
+    if parallel.enable_expert_parallel:
+        yield "--enable-expert-parallel"
     if parallel.pipeline_parallel_size > 1:
         yield f"--pipeline-parallel-size {parallel.pipeline_parallel_size}"
     if parallel.prefill_context_parallel_size > 1 or parallel.decode_context_parallel_size > 1:

@@ -9,6 +9,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -89,8 +90,11 @@ def start(transport: Transport, layout: Layout, request: Request, python: str, h
     words += [f"--description=Fetches {hub.repo} from the hub", python, "-I", program, folder]
     try:
         transport.run(shlex.join(words), sudo=True)
-    except DeployError:
-        transport.run(f"rm -f {shlex.quote(place)}", sudo=True, check=False)
+    except (
+        BaseException
+    ):  # an interrupt, too, leaves no token there; what broke is the news, not that this did not go either
+        with suppress(DeployError):
+            transport.run(f"rm -f {shlex.quote(place)}", sudo=True, check=False)
         raise
 
 

@@ -51,6 +51,7 @@ def engine_options(
             decided[TABLE] = [list(tier) for tier in decoding.table]
         options["speculative-config"] = decided | speculative
     if decoding.kind == "tree":
+        _refuse(given, {"attention-backend": "[tree]"}, inventory)
         options["worker-cls"] = WORKER[inventory.install.build]
         additional["ddtree"] = inventory.tree.options.model_dump(exclude_none=True)
         options["attention-backend"] = "CUSTOM"

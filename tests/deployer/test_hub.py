@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import planted
 import pytest
@@ -23,6 +24,7 @@ from deployer.errors import DeployError, Exit, PreflightError, TransferError
 from deployer.hub import job, plan
 from deployer.inventory.model import Hub, Inventory
 from deployer.push import published
+from deployer.transport.faults import LineBroken
 from deployer.transport.local import LocalTransport
 
 REPO = "owner/Big-Target"
@@ -214,6 +216,27 @@ def test_the_token_reaches_the_hub_and_nothing_else(inventory: Inventory, hub: S
     }
     assert {asked.token for asked in hub.asked if asked.path.startswith("/storage/")} == {""}, "storage is another host"
     assert list((tmp_path / "run").iterdir()) == [], "its file is gone"
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["line up", "line down"])
+def test_an_interrupt_before_the_fetch_has_begun_leaves_no_token_there(
+    inventory: Inventory, hub: StandInHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    hub.token, hub.gated = planted.SECRET, True
+    run = LocalTransport.run
+
+    def interrupted(self: LocalTransport, command: str, **options: Any) -> Any:
+        if command.startswith("systemd-run"):
+            assert [path.read_text() for path in (tmp_path / "run").iterdir()] == [planted.SECRET]
+            raise KeyboardInterrupt
+        if away and command.startswith("rm -f"):
+            raise LineBroken("the connection broke", where="local", remedy="run it again")
+        return run(self, command, **options)
+
+    monkeypatch.setattr(LocalTransport, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetched(changed(inventory, token={"env": planted.VARIABLE}))
+    assert len(list((tmp_path / "run").iterdir())) == away
 
 
 @pytest.mark.full

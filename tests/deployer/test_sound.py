@@ -30,6 +30,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "[tree] table goes to 9 requests",
     ),
     "an option that is decided here": ({"serve": {"options": {"port": 1}}}, "must not set port"),
+    "an attention that a tree has not": (
+        {"serve": {"options": {"attention-backend": "FLASH_ATTN"}}},
+        "must not set attention-backend: it comes from [tree]",
+    ),
     "a step of no requests": ({"serve": {"options": {"max-num-seqs": 0}}}, "max-num-seqs is 0"),
     "a drain that is no number": ({"serve": {"options": {"shutdown-timeout": "soon"}}}, "shutdown-timeout is 'soon'"),
     "no name of a variable": ({"serve": {"environment": {"A-B": "1"}}}, "A-B is no name of a variable"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import prometheus_client
 import pytest
 import torch
 
@@ -61,6 +66,44 @@ def test_what_a_worker_counted_is_what_the_api_server_shows(tmp_path: Path) -> N
     assert shown["vllm:ddtree_trees_total"] == 6
     assert shown["vllm:ddtree_nodes_total"] == 40
     assert shown["vllm:ddtree_accepted_off_spine_total"] == 2
+
+
+def test_a_scrape_in_the_middle_of_the_first_flush_shows_nothing_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the totals would be taken for the totals of a narrower drafter, or for none."""
+    totals = torch.tensor(counted(6, 40, 2, {1: 5, 9: 2}, [1, 2, 0, 3]))
+    flusher = metrics.CounterFlusher(torch.zeros_like(totals), tmp_path)
+    flusher.close()
+    seen: list[int] = []
+    write = flusher._file.write_value
+
+    def scraped(*args: object) -> None:
+        write(*args)
+        seen.append(len(metrics.TreeCollector(tmp_path)._sum()))
+
+    monkeypatch.setattr(flusher._file, "write_value", scraped)
+    flusher._totals.copy_(totals)
+    flusher.flush()
+    assert seen == [0] * (len(totals) - 1) + [len(totals)]
+
+
+@pytest.mark.parametrize("child", [False, True], ids=["another server's", "its own server's"])
+def test_whose_folder_a_process_finds_in_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: bool
+) -> None:
+    """A worker counts into its server's; a server that was started from another one's process has a folder of its own."""
+    registered: list[object] = []
+    monkeypatch.setattr(prometheus_client.REGISTRY, "register", registered.append)
+    monkeypatch.setattr(metrics, "_exposed", [])
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if child else None)
+    monkeypatch.setattr(atexit, "register", lambda _: None)
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: str(tmp_path / "own"))
+    monkeypatch.setenv(metrics.FOLDER, str(tmp_path / "found"))
+    metrics.expose_counters()
+    metrics.expose_counters()
+    assert len(registered) == (not child)
+    assert os.environ[metrics.FOLDER] == str(tmp_path / ("found" if child else "own"))
 
 
 def test_nothing_is_read_before_the_warm_up_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

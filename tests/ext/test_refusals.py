@@ -40,6 +40,7 @@ def honoured() -> SimpleNamespace:
         parallel_config=SimpleNamespace(
             data_parallel_size=1,
             _api_process_count=1,
+            enable_expert_parallel=False,
             pipeline_parallel_size=1,
             prefill_context_parallel_size=1,
             decode_context_parallel_size=1,
@@ -81,6 +82,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"parallel_config__data_parallel_size": 2}, "--data-parallel-size 2: serve the copies side by side"),
     ({"parallel_config___api_process_count": 2}, "--api-server-count 2: the tree's counters"),
     ({"cache_config__mamba_ssm_cache_dtype": "bfloat16"}, "--mamba-ssm-cache-dtype bfloat16"),
+    ({"parallel_config__enable_expert_parallel": True}, "--enable-expert-parallel"),
     ({"parallel_config__pipeline_parallel_size": 2}, "--pipeline-parallel-size 2"),
     ({"parallel_config__prefill_context_parallel_size": 2}, "context parallelism"),
     ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
@@ -124,6 +126,7 @@ def test_an_option_that_cannot_be_honoured_is_named_alone(changed: dict[str, Any
         {"cache_config__cache_dtype": "bfloat16"},
         {"cache_config__cache_dtype": "float16"},
         {"model_config__is_hybrid": False, "cache_config__mamba_cache_mode": "align"},
+        {"model_config__is_hybrid": False, "cache_config__mamba_ssm_cache_dtype": "bfloat16"},
     ],
 )
 def test_what_can_be_honoured_passes(changed: dict[str, Any]) -> None:
