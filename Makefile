@@ -35,8 +35,8 @@ test-unit: laptop ## the deployer, for daily work: under two minutes
 test-deployer: laptop ## the deployer with cut links, full disks and whole command lines
 	$(LAPTOP)/python $(PYTEST) tests/deployer
 
-test-ext: engine ## the algorithm and its kernels, interpreted: under two minutes
-	$(ENGINE)/python $(PYTEST) tests/ext -m 'not engine and not full'
+test-ext: engine ## the algorithm and its kernels, interpreted and not compiled: under two minutes
+	$(ENGINE)/python $(PYTEST) tests/ext -m 'not engine and not full and not slow'
 
 test-engine: engine pairs ## trees in vLLM's CPU build, on trained pairs
 	$(ENGINE)/python $(PYTEST) tests/ext tests/pairs -m 'engine and not full'

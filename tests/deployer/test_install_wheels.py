@@ -13,6 +13,7 @@ from deployer.errors import InstallError
 from deployer.install import wheelhouse
 from deployer.install.ext_wheel import build_wheel, ext_source, source_digest
 from deployer.install.lockfile import Lock, Pin, sha256, wheel_identity
+from deployer.install.source import project_path
 
 PYPROJECT = """
 [build-system]
@@ -82,6 +83,12 @@ def test_the_extensions_wheel_carries_the_plugins_entry_point(tmp_path: Path) ->
     with zipfile.ZipFile(wheel) as archive:
         entry = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
         assert "ddtree = ddtree_ext.plugin:register" in archive.read(entry).decode()
+
+
+def test_the_extensions_wheel_carries_the_projects_licence(tmp_path: Path) -> None:
+    with zipfile.ZipFile(build_wheel(ext_source(), tmp_path / "cache")) as wheel:
+        (licence,) = (name for name in wheel.namelist() if name.endswith("dist-info/licenses/LICENSE"))
+        assert wheel.read(licence) == project_path("LICENSE").read_bytes()
 
 
 def test_a_folder_without_a_pyproject_is_named(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SHARED_MEMORY = 99 << 10  # what a block may use on sm_86; sm_90 has more
 KERNELS = {
