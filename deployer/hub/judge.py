@@ -15,6 +15,7 @@ from deployer.checkpoint.header import Header
 from deployer.errors import PreflightError
 from deployer.hub import state
 from deployer.hub.request import Request
+from deployer.plan import reading
 from deployer.plan.layout import Layout
 from deployer.push.digest import Script
 from deployer.push.model import Model
@@ -74,10 +75,13 @@ def check(transport: Transport, layout: Layout, request: Request, model: Model) 
 
 
 def _damage(transport: Transport, headers: Mapping[str, Header], weights: Mapping[str, str]) -> Iterator[str]:
-    """What only a look at every byte shows; all of it is read."""
-    for name, found in headers.items():
-        runs = There(transport, weights[name]).pages()
-        yield from (f"{name}: {problem}" for problem in zeros.in_any(found, runs))
+    """What only a look at every byte shows; all of it is read, and whoever watches is told after each file."""
+    with reading.several(f"weights on {transport.name}", sum(found.size for found in headers.values())):
+        for name, found in headers.items():
+            reading.tell(name, 0, found.size)
+            runs = There(transport, weights[name]).pages()
+            reading.tell(name, found.size, found.size)
+            yield from (f"{name}: {problem}" for problem in zeros.in_any(found, runs))
 
 
 def _headers(weights: Mapping[str, list[Any]]) -> dict[str, Header]:

@@ -22,6 +22,7 @@ from deployer.hub import judge
 from deployer.hub.request import request
 from deployer.inventory.model import Drafter, Hub, Inventory
 from deployer.plan.layout import Layout
+from deployer.plan.reading import watched
 from deployer.push.digest import call
 from deployer.push.model import WEIGHTS, Blob, Model
 from deployer.push.plan import places
@@ -116,6 +117,17 @@ def test_the_damage_of_a_fetched_one_is_named_as_that_of_a_pushed_one(
 def test_a_whole_one_passes(tmp_path: Path, drafter: Path) -> None:
     judged(tmp_path, drafter)
     judged_target(tmp_path / "target", write_model(tmp_path / "published"))
+
+
+def test_a_fetched_targets_weights_are_read_under_the_eyes_of_whoever_waits(tmp_path: Path) -> None:
+    """54 GB take minutes."""
+    published = write_model(tmp_path / "published")
+    told: list[tuple[str, int, int]] = []
+    with watched(lambda *said: told.append(said)):
+        judged_target(tmp_path / "host", published)
+    sizes = [path.stat().st_size for path in sorted(published.glob("*.safetensors"))]
+    assert told[-1] == ("weights on local", sum(sizes), sum(sizes))
+    assert ("weights on local", sizes[0], sum(sizes)) in told
 
 
 def test_a_fetched_targets_shard_that_ends_in_zeros_is_named_as_that_of_a_pushed_one(tmp_path: Path) -> None:
