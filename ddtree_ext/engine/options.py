@@ -23,9 +23,9 @@ class DDTreeOptions:
     @classmethod
     def from_config(cls, vllm_config: Any) -> DDTreeOptions:
         """Reads `additional_config["ddtree"]`; unknown keys and wrong values raise OptionError."""
-        additional = vllm_config.additional_config
-        given = additional.get("ddtree", {}) if isinstance(additional, dict) else {}
-        for key in additional if isinstance(additional, dict) else ():
+        additional = vllm_config.additional_config if isinstance(vllm_config.additional_config, dict) else {}
+        given = additional.get("ddtree", {})
+        for key in additional:
             if key != "ddtree" and get_close_matches(key.casefold(), ["ddtree"], cutoff=0.75):
                 raise OptionError(
                     f'additional_config has {key!r}, which nothing reads; the tree\'s options are in "ddtree"'

@@ -6,6 +6,8 @@ the logits, and every rank merges the same ones to the same result.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -181,26 +183,13 @@ def narrow_chunks(rows: int, scratch: TopkScratch, found: torch.Tensor) -> None:
 
     Raises ValueError on shapes or types that do not fit.
     """
-    _, chunks, side = scratch.keys.shape
+    side = scratch.keys.shape[2]
     fits = found.shape[0] >= rows and found.shape[1:] == (side + 1,) and found.is_contiguous()
     if not fits or found.dtype != torch.int64:
         kind = f"{tuple(found.shape)} {found.dtype}"
         raise ValueError(f"found is {kind}; it must be a contiguous ({rows}, {side + 1}) int64")
-    at_once = scratch.rows_at_once(rows)
-    _narrow_kernel[(triton.cdiv(rows, at_once),)](
-        scratch.keys,
-        scratch.high,
-        scratch.total,
-        found,
-        found.view(torch.float32),
-        rows,
-        *(scratch.keys.stride(0), scratch.keys.stride(1), scratch.high.stride(0), scratch.high.stride(1)),
-        CHUNKS=chunks,
-        CHUNKS_SIDE=triton.next_power_of_2(chunks),
-        ROWS=at_once,
-        RANKS=scratch.ranks,
-        K=side,
-        num_warps=MERGE_WARPS,
+    _launch(
+        _narrow_kernel, rows, (scratch.keys, scratch.high, scratch.total), scratch, found, found.view(torch.float32)
     )
 
 
@@ -225,14 +214,18 @@ def _merge(rows: int, chunks: Chunks, scratch: TopkScratch, logprobs: torch.Tens
         if tuple(tensor.shape) != (rows, scratch.ranks) or tensor.dtype != dtype or not tensor.is_contiguous():
             kind = f"{tuple(tensor.shape)} {tensor.dtype}"
             raise ValueError(f"{name} is {kind}; it must be a contiguous ({rows}, {scratch.ranks}) {dtype}")
+    _launch(_merge_kernel, rows, chunks, scratch, logprobs, ids)
+
+
+def _launch(kernel: Any, rows: int, chunks: Chunks, scratch: TopkScratch, *outputs: torch.Tensor) -> None:
+    """Both kernels read the chunks alike; they differ in their two outputs."""
     keys, high, total = chunks
     at_once = scratch.rows_at_once(rows)
-    _merge_kernel[(triton.cdiv(rows, at_once),)](
+    kernel[(triton.cdiv(rows, at_once),)](
         keys,
         high,
         total,
-        logprobs,
-        ids,
+        *outputs,
         rows,
         *(keys.stride(0), keys.stride(1), high.stride(0), high.stride(1)),
         CHUNKS=keys.shape[1],

@@ -90,10 +90,8 @@ def start(transport: Transport, layout: Layout, request: Request, python: str, h
     words += [f"--description=Fetches {hub.repo} from the hub", python, "-I", program, folder]
     try:
         transport.run(shlex.join(words), sudo=True)
-    except (
-        BaseException
-    ):  # an interrupt, too, leaves no token there; what broke is the news, not that this did not go either
-        with suppress(DeployError):
+    except BaseException:  # an interrupt, too, leaves no token there
+        with suppress(DeployError):  # what broke is the news, not that this did not go either
             transport.run(f"rm -f {shlex.quote(place)}", sudo=True, check=False)
         raise
 
